@@ -38,8 +38,8 @@ const LONG_VERSION: &str = concat!(
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege,
-5 output, 6 --strict, 7 verify, 8 compare --fail-on, 9 too few runs for it.
-Manual: `profiler man | man -l -`";
+5 output, 6 --strict, 7 verify, 8 compare --fail-on,
+9 too few runs for compare --fail-on.";
 
 /// Shows where time, bytes, FLOPS and energy of a command, job or node go
 ///
@@ -95,14 +95,14 @@ pub enum Command {
     Upload(upload::Arguments),
     /// Show where time, bytes and energy of a run went, on one screen
     Summary(summary::Arguments),
-    /// Write reports of runs: offline HTML, PDF, Markdown, plots as files
+    /// Write reports of runs: offline HTML, PDF, Markdown, plots
     Report(report::Arguments),
     /// Compare two groups of runs, with significance tests
     ///
     /// For example `profiler compare old-* -- new-*`. A confidence interval needs 4 runs on each side;
     /// record at least 5 to find significant differences. Single runs are compared by their samples.
     Compare(compare::Arguments),
-    /// Convert runs to other formats: CSV, JSON, Feather, Perfetto, MLflow
+    /// Convert runs to other formats: CSV, JSON, Feather, Perfetto
     ///
     /// For example `profiler export csv RUN -o tables`, or `profiler export feather RUN --table usage
     /// -o usage.feather`. Files are written under temporary names and renamed together. The Python package converts them

@@ -271,7 +271,7 @@ fn newest_run_is_taken_without_a_name() {
     };
     let output = profiler(directory, &["summary", "--json"]);
     assert_eq!(stderr(&output), "profiler: newest run: profiles/a\n");
-    assert_eq!(json(&output)["runs"][0]["run"]["run_id"], "a");
+    assert_eq!(json(&output)["runs"][0]["run_id"], "a");
     let output = profiler(directory, &["verify", "--json"]);
     assert_eq!(stderr(&output), "profiler: newest run: profiles/a\n");
     assert_eq!(json(&output)[0]["run_id"], "a");

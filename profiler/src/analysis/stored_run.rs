@@ -21,6 +21,7 @@ use parquet::{
 use super::rows::times;
 
 use crate::{
+    failure::os_error::without_code,
     output::dataset::{
         Manifest,
         compacted::{self, CompactedRows, CompactedRun, Filter},
@@ -35,7 +36,6 @@ use crate::{
         parquet_reader::ParquetReader,
     },
     sources::dataset_schema,
-    support::os_error::without_code,
 };
 
 /// A run.

@@ -14,7 +14,7 @@ use aya::{
 use thiserror::Error;
 
 use super::btf::BtfError;
-use crate::{host::refusal, privileges::may_load_bpf, support::os_error::without_code};
+use crate::{failure::os_error::without_code, host::refusal, privileges::may_load_bpf};
 
 /// Environment variable with which error messages include the log of the verifier. It makes loading
 /// slower.

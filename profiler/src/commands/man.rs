@@ -82,11 +82,14 @@ fn pages(program: Command) -> Result<Vec<Page>, Failure> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
     let version = program.get_version().unwrap_or_default().to_owned();
-    let subcommands = program.get_subcommands().filter(|one| !one.is_hide_set());
-    let commands: Vec<Command> = [program.clone()]
-        .into_iter()
-        .chain(subcommands.cloned())
-        .collect();
+    let mut commands = vec![program];
+    let mut next = 0;
+    while let Some(command) = commands.get(next) {
+        let below = command.get_subcommands().filter(|one| !one.is_hide_set());
+        let below: Vec<Command> = below.cloned().collect();
+        commands.extend(below);
+        next += 1;
+    }
     for command in commands {
         let name = command.get_display_name().unwrap_or(PROGRAM).to_owned();
         let mut text = Vec::new();

@@ -1,12 +1,15 @@
 //! Reports as files: they replace earlier reports, and nothing else.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Read as _, Seek as _, SeekFrom},
     path::Path,
 };
 
-use crate::failure::{Failure, Reason};
+use crate::{
+    failure::{Failure, Reason},
+    support::regular_file::{self, Links},
+};
 
 /// Marks of the files of this program: in the head of HTML and Markdown, at the end of PDF.
 const MARKS: [&str; 3] = [
@@ -51,7 +54,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<(), Failure> {
 }
 
 fn is_ours(path: &Path) -> io::Result<bool> {
-    let mut file = File::open(path)?;
+    let mut file = regular_file::open(path, Links::Followed)?;
     let mut bytes = Vec::new();
     file.by_ref().take(SEARCHED).read_to_end(&mut bytes)?;
     let length = file.metadata()?.len();

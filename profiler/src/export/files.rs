@@ -1,6 +1,7 @@
 //! Files that appear at once, when all of them are complete.
 
 use std::{
+    fmt::Display,
     fs::{self, File, Permissions},
     io::{self, BufWriter, Write},
     os::unix::fs::PermissionsExt as _,
@@ -10,7 +11,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-use crate::failure::{Failure, Reason};
+use crate::failure::{Failure, Reason, os_error::of_temporary};
 
 /// Files of an export. They have other names until [`commit`](Self::commit); dropped before, they
 /// are removed.
@@ -75,7 +76,7 @@ fn directory_of(path: &Path) -> &Path {
     directory.unwrap_or(Path::new("."))
 }
 
-fn failure(path: &Path, error: &io::Error) -> Failure {
+fn failure(path: &Path, error: &dyn Display) -> Failure {
     let message = format!("cannot write {}: {error}", path.display());
     Failure::new(Reason::Output, message)
 }
@@ -144,7 +145,7 @@ impl Files {
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(directory_of(path));
         let opened = file.and_then(|file| Ok((file.as_file().try_clone()?, file)));
-        let (output, file) = opened.map_err(|error| failure(path, &error))?;
+        let (output, file) = opened.map_err(|error| failure(path, &of_temporary(&error)))?;
         self.written.push((file, path.to_owned()));
         Ok(BufWriter::new(output))
     }

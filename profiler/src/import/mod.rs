@@ -19,7 +19,7 @@ use arrow::{
 use serde_json::{Map, Value};
 
 use crate::{
-    failure::{Failure, Reason},
+    failure::{Failure, Reason, os_error::of_temporary},
     output::dataset::{DatasetOptions, DatasetWriter, Manifest, metadata::nullable},
     schema::{Batch, Table},
     sources::dataset_schema,
@@ -118,7 +118,7 @@ pub fn write(hosts: Hosts, directory: &Path, origin: &Origin<'_>) -> Result<(), 
         .prefix(".profiler-import-")
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777))
         .tempdir_in(parent.unwrap_or(Path::new(".")))
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| failed(&of_temporary(&error)))?;
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     for (hostname, host) in hosts {
         let path = temporary.path().to_owned();

@@ -4,7 +4,7 @@ use std::{borrow::Cow, io};
 
 use rustix::io::Errno;
 
-use crate::{host::Host, procfs::read::text, support::os_error::without_code};
+use crate::{failure::os_error::without_code, host::Host, procfs::read::text};
 
 /// Explanation of an error.
 pub fn explain(error: &io::Error, host: &Host) -> String {

@@ -9,12 +9,12 @@ use hashbrown::HashSet;
 use super::bpf_support;
 use crate::{
     bpf::{AttachResult, Instrumentation},
-    failure::Failure,
+    failure::{Failure, os_error::without_code},
     host::Host,
     marks::MarkReceiver,
     perf::Selection,
     schema::{Batch, OwnerKey, ProcessKey, Table, TickKey, View},
-    support::{clock::Tick, os_error::without_code, self_metrics::SelfMetrics},
+    support::{clock::Tick, self_metrics::SelfMetrics},
     tasks::{ProcessId, Row, TaskTable, per_key::CounterRow},
 };
 

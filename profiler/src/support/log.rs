@@ -11,8 +11,8 @@ use std::{
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 
-use super::{invoking_user::Owner, os_error::without_code, regular_file, signals, units::rfc3339};
-use crate::failure::{Failure, Reason};
+use super::{invoking_user::Owner, regular_file, signals, units::rfc3339};
+use crate::failure::{Failure, Reason, os_error::without_code};
 
 /// Replaced by the name of the host in `--log`.
 const PLACEHOLDER: &str = "{host}";

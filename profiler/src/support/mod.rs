@@ -13,7 +13,6 @@ pub mod labels;
 pub mod log;
 pub mod names;
 pub mod notifier;
-pub mod os_error;
 pub mod own_cost;
 pub mod regular_file;
 pub mod reported;

@@ -25,14 +25,13 @@ use super::{
     TrustOption, find_run::given_or_newest, no_run, print, print_json, quietly, runs_among,
 };
 use crate::{
-    failure::{Failure, Reason},
+    failure::{Failure, Reason, os_error::without_code},
     output::dataset::{
         files::Directory,
         foreign_file::Trust,
         manifest::{Manifest, State},
     },
     schema::run::RUN,
-    support::os_error::without_code,
 };
 
 /// Arguments of `profiler verify`.

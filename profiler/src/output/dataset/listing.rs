@@ -9,7 +9,7 @@ use super::{
     manifest::{self, Manifest, State},
     views,
 };
-use crate::{job::announcement, support::os_error::without_code};
+use crate::{failure::os_error::without_code, job::announcement};
 
 /// Content of a run's directory.
 #[derive(Debug, Default)]

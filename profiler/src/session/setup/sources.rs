@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::{
     config::{Config, Target},
     debug,
+    failure::os_error::without_code,
     host::Host,
     marks::MarkReceiver,
     output::dataset::manifest::{SourceState, SourceStatus},
     privileges,
     session::sampler::Opened,
     sources::{Input, OpenContext, REGISTRY, Support, of_result},
-    support::os_error::without_code,
     tasks::Reader,
 };
 

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::support::os_error::without_code;
+use crate::failure::os_error::without_code;
 
 /// A power domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! Errors of the operating system as text for users.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, io};
 
 /// What the standard library adds to the text of an error of the operating system.
 const CODE: &str = " (os error ";
@@ -19,6 +19,13 @@ pub fn without_code(text: &str) -> Cow<'_, str> {
     }
     message.push_str(rest);
     Cow::Owned(message)
+}
+
+/// Why a temporary file cannot be created, without its name, which the user has not chosen.
+pub fn of_temporary(error: &io::Error) -> String {
+    let text = error.to_string();
+    let cause = text.split(" at path \"").next();
+    without_code(cause.unwrap_or_default()).into_owned()
 }
 
 /// The text before and after the first number of an error.
@@ -41,8 +48,6 @@ fn split(text: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]
@@ -55,6 +60,18 @@ mod tests {
             without_code(&given),
             format!("/x: {missing}; /y: {missing}: use --out")
         );
+    }
+
+    #[test]
+    fn temporary_names_are_not_shown() {
+        let error = tempfile::tempfile_in("/proc/x").expect_err("no such directory");
+        assert!(!of_temporary(&error).contains("/proc"), "{error}");
+        let error = tempfile::Builder::new().tempfile_in("/proc/x");
+        let error = error.expect_err("no such directory");
+        assert!(error.to_string().contains("/proc/x"), "{error}");
+        assert_eq!(of_temporary(&error), "No such file or directory");
+        let other = io::Error::other("other");
+        assert_eq!(of_temporary(&other), "other");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Failures that end the program, and their exit codes.
 
+pub mod os_error;
+
 use std::fmt;
 
-use crate::support::os_error::without_code;
+use self::os_error::without_code;
 
 /// Cause of a failure. The value is the exit code; `docs/exit-codes.md` has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
