@@ -189,9 +189,9 @@ counters! {
         /// Requests in `ops` that failed.
         errors,
         /// Requests without data that asked for a flush; only in counters of flushes.
-        asked,
+        flush_requests,
         /// Requests in `ops` whose completion no program saw, so that no histogram contains them.
-        untimed,
+        ops_untimed,
     }
 }
 

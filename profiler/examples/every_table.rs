@@ -147,7 +147,7 @@ fn rows(numbers: &mut Numbers, table: &'static Table, sample: u64) -> Batch {
         "ts" => times(&|_| ts),
         "pid" => Arc::new(UInt32Array::from_iter_values((0..count).map(pid))) as ArrayRef,
         "start_ts" => times(&|row| START - i64::from(pid(row)) * 1_000),
-        "region" if field.data_type() == &DataType::UInt64 => {
+        "region_id" if field.data_type() == &DataType::UInt64 => {
             Arc::new(UInt64Array::from_iter_values(0..PROCESSES))
         }
         _ => numbers.array(field.data_type(), field.is_nullable(), count),

@@ -107,7 +107,7 @@ def rows(reader: Reader, table: str = "region", **where: Any) -> list[dict[str, 
     """Rows in the order of the marks, with JSON as text."""
     found = reader[table].arrow().to_pylist()
     if table == "region":
-        found.sort(key=lambda row: int(row["region"]))
+        found.sort(key=lambda row: int(row["region_id"]))
     return [row for row in found if all(row[name] == value for name, value in where.items())]
 
 

@@ -35,10 +35,10 @@ def test_examples_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     names = [row["name"] for row in found]
     assert names[:7] == ["prepare", "load", *["batch"] * 3, "checkpoint", "compile"]
     prepare, load = found[:2]
-    assert load["parent_region"] == prepare["region"] and json.loads(load["used"]) == {"path": "in.csv"}
+    assert load["parent_region_id"] == prepare["region_id"] and json.loads(load["used"]) == {"path": "in.csv"}
     assert (json.loads(load["generated"]), load["kind"]) == ({"rows": 42}, "io")
     search = names.index("search")
-    assert {row["parent_region"] for row in found[search + 1 : search + 3]} == {found[search]["region"]}
+    assert {row["parent_region_id"] for row in found[search + 1 : search + 3]} == {found[search]["region_id"]}
     assert {row["kind"] for row in found if row["name"] == "sum"} == {"dask"}
     # Two by the pool; two by joblib, each a task as well.
     assert names.count("load") == 1 + 2 + 2 * 2 and names[-2:] == ["squares", "square"]

@@ -230,7 +230,7 @@ def test_node_rows_of_a_split_run(site: Site) -> None:
     sample = {"interval_ns": SECOND, "cpus": 4, **states, **dict.fromkeys(others, 0)}
     system = [{"ts": START + timedelta(seconds=second), **sample} for second in range(1, 601)]
     site.rows("node", "a", "system", system)
-    power = [{"ts": row["ts"], "interval_ns": SECOND, "package_power": 100.0} for row in system]
+    power = [{"ts": row["ts"], "interval_ns": SECOND, "package_power_w": 100.0} for row in system]
     site.rows("node", "a", "timeline", power)
     job = {"job": {"scheduler": "slurm", "id": "1"}, "node_run": "node"}
     earlier = {"start_ts": int(START.timestamp() + 60) * SECOND, "end_ts": int(START.timestamp() + 90) * SECOND}

@@ -63,20 +63,20 @@ model.predict(numpy.ones((2, 4)), verbose=0, callbacks=[profiler.keras.Regions(b
 """
     )
     fit, predict = named(reader, "fit"), named(reader, "predict")
-    assert data(fit, "attributes") == {"model": "net"} and predict["parent_region"] is None
+    assert data(fit, "attributes") == {"model": "net"} and predict["parent_region_id"] is None
     epochs, batches, validations = (rows(reader, name=name) for name in ("epoch", "batch", "validation"))
     assert [data(row, "used") for row in epochs] == [{"epoch": 0}, {"epoch": 1}]
-    assert {row["parent_region"] for row in epochs} == {fit["region"]}
-    first, second = (row["region"] for row in epochs)
-    assert [row["parent_region"] for row in batches] == [first] * 3 + [second] * 3
+    assert {row["parent_region_id"] for row in epochs} == {fit["region_id"]}
+    first, second = (row["region_id"] for row in epochs)
+    assert [row["parent_region_id"] for row in batches] == [first] * 3 + [second] * 3
     assert [data(row, "used")["batch"] for row in batches] == [0, 1, 2] * 2
-    assert [row["parent_region"] for row in validations] == [first, second, None]
+    assert [row["parent_region_id"] for row in validations] == [first, second, None]
     regions = rows(reader, op="region")
     assert all(row["kind"] == row["name"] and row["status"] == "finished" for row in regions)
     gauges = rows(reader, "region_gauge")
     history = data(named(reader, "history"), "attributes")
     for name, values in (("loss", history["losses"]), ("val_loss", history["val"])):
-        found = [row for row in gauges if row["name"] == name and row["parent_region"] in (first, second)]
+        found = [row for row in gauges if row["name"] == name and row["parent_region_id"] in (first, second)]
         assert [row["value"] for row in found] == pytest.approx(values)
         assert [data(row, "attributes")["epoch"] for row in found] == [0, 1]
     # `evaluate` has no epoch.
@@ -98,8 +98,8 @@ profiler.event("after")
     )
     assert [row["status"] for row in rows(reader, name="fit")] == ["error", "finished"]
     assert [row["status"] for row in rows(reader, name="epoch")] == ["error", "finished", "finished"]
-    assert [row["parent_region"] for row in rows(reader, name="fit")] == [None, None]
-    assert named(reader, "after")["parent_region"] is None
+    assert [row["parent_region_id"] for row in rows(reader, name="fit")] == [None, None]
+    assert named(reader, "after")["parent_region_id"] is None
 
 
 def test_jax_reports_known_peaks_only(run: Run) -> None:
@@ -136,7 +136,7 @@ def test_jax_reports_known_peaks_only(run: Run) -> None:
     last = gauges[-1]
     assert (last["name"], last["value"], last["unit"]) == ("jax_peak_bytes", 4096.0, "bytes")
     assert data(last, "attributes") == {"device": "gpu:0", "step": 3}
-    assert last["parent_region"] == named(reader, "step")["region"]
+    assert last["parent_region_id"] == named(reader, "step")["region_id"]
 
 
 def mpirun() -> str:

@@ -46,7 +46,7 @@ def test_dask(run: Run, processes: bool) -> None:
     squares = rows(reader, name="square")
     assert len(squares) == 8 and {(row["kind"], row["status"]) for row in squares} == {("dask", "finished")}
     assert len({row["group"] for row in squares}) == 8
-    assert all(row["interval_ns"] >= 20e6 and row["parent_region"] is None for row in squares)
+    assert all(row["interval_ns"] >= 20e6 and row["parent_region_id"] is None for row in squares)
     (own,) = rows(reader, name="own")
     pids = {row["pid"] for row in squares}
     assert own["pid"] not in pids if processes else {own["pid"]} == pids
@@ -80,11 +80,11 @@ def test_joblib(run: Run, backend: str) -> None:
     )
     (search,) = rows(reader, name="search")
     squares = rows(reader, name="square")
-    inside = [row for row in squares if row["parent_region"] == search["region"]]
+    inside = [row for row in squares if row["parent_region_id"] == search["region_id"]]
     assert len(squares) == 5 and len(inside) == 4
     assert {(row["kind"], row["status"]) for row in inside} == {("joblib", "finished")}
     assert ({row["pid"] for row in squares} == {search["pid"]}) == (backend == "threading")
-    (failed,) = [row for row in squares if row["parent_region"] is None]
+    (failed,) = [row for row in squares if row["parent_region_id"] is None]
     assert failed["status"] == "error" and values(failed, "attributes")["message"] == "five"
 
 
@@ -121,14 +121,14 @@ def test_names_of_flowcept(run: Run) -> None:
     names = [row["name"] for row in rows(reader)]
     assert names == ["demo", "add", "bare", *["epochs_iteration"] * 2, "by hand", "main", "add"]
     assert (workflow["kind"], workflow["group"], values(workflow, "used")) == ("workflow", "c1", {"n": 3})
-    assert {row["parent_region"] for row in (add, bare, first, second, by_hand)} == {workflow["region"]}
+    assert {row["parent_region_id"] for row in (add, bare, first, second, by_hand)} == {workflow["region_id"]}
     assert (values(add, "used"), values(add, "generated"), add["kind"]) == ({"a": 1, "b": 2}, {"total": 3}, "math")
     assert values(add, "tags") == ["t"] and values(add, "attributes") == {"custom_metadata": {"cost": 1}}
     assert (values(bare, "used"), values(bare, "generated")) == ({"x": 4}, {"y": 4})
     assert [values(row, "used") for row in (first, second)] == [{"i": 0, "epoch": 0}, {"i": 1, "epoch": 1}]
     assert [values(row, "generated") for row in (first, second)] == [{"loss": 0.0}, {"loss": 0.5}]
     assert (values(by_hand, "used"), values(by_hand, "generated")) == ({"a": 1}, {"b": 2})
-    assert main["kind"] == "workflow" and again["parent_region"] == main["region"]
+    assert main["kind"] == "workflow" and again["parent_region_id"] == main["region_id"]
     assert {row["status"] for row in rows(reader)} == {"finished"}
 
 

@@ -43,16 +43,16 @@ def test_regions_events_phases_and_gauges(run: Run) -> None:
     outer, inner = named(reader, "outer"), named(reader, "inner")
     assert (outer["kind"], outer["group"], outer["status"]) == ("k", "g", "skipped")
     assert data(outer, "tags") == ["a", "b"] and data(outer, "attributes") == {"epoch": 3}
-    assert inner["parent_region"] == outer["region"] and inner["status"] == "finished"
+    assert inner["parent_region_id"] == outer["region_id"] and inner["status"] == "finished"
     assert data(inner, "used") == ["in.csv"] and data(inner, "generated") == {"rows": 7}
     assert data(inner, "attributes") == {"loss": 0.5}
     event, phase = named(reader, "checkpoint"), named(reader, "compile")
-    assert (event["op"], event["parent_region"], data(event, "attributes")) == ("event", outer["region"], {"step": 1})
+    assert (event["op"], event["parent_region_id"], data(event, "attributes")) == ("event", outer["region_id"], {"step": 1})
     assert (phase["op"], data(phase, "generated")) == ("phase", "model")
     assert abs((phase["region_end_ts"] - phase["region_start_ts"]).total_seconds() - 2.5) < 1e-4
     (gauge,) = rows(reader, "region_gauge")
     assert (gauge["name"], gauge["value"], gauge["unit"]) == ("memory", float(1 << 30), "bytes")
-    assert gauge["parent_region"] == outer["region"]
+    assert gauge["parent_region_id"] == outer["region_id"]
     assert data(named(reader, "decorated"), "attributes") == {"depth": 1}
     assert not losses(reader)
 
@@ -127,10 +127,10 @@ def test_asyncio_tasks_have_their_own_parents(run: Run) -> None:
             asyncio.run(main())
         """
     )
-    branches = {row["region"]: data(row, "used")["n"] for row in rows(reader, name="branch")}
-    leaves = {row["parent_region"]: data(row, "used")["n"] for row in rows(reader, name="leaf")}
+    branches = {row["region_id"]: data(row, "used")["n"] for row in rows(reader, name="branch")}
+    leaves = {row["parent_region_id"]: data(row, "used")["n"] for row in rows(reader, name="leaf")}
     assert len(leaves) == 4 and leaves == branches
-    assert {row["parent_region"] for row in rows(reader, name="branch")} == {named(reader, "main")["region"]}
+    assert {row["parent_region_id"] for row in rows(reader, name="branch")} == {named(reader, "main")["region_id"]}
 
 
 def test_generators(run: Run) -> None:
@@ -185,12 +185,12 @@ def test_generators(run: Run) -> None:
     first, second = rows(reader, name="numbers")
     assert data(first, "generated") == {"items": 3, "result": ["sent", "thrown", None]}
     assert data(second, "generated") == {"items": 2} and second["status"] == "finished"
-    assert [row["parent_region"] for row in rows(reader, name="inside")][:3] == [first["region"]] * 3
-    assert named(reader, "between")["parent_region"] is None
+    assert [row["parent_region_id"] for row in rows(reader, name="inside")][:3] == [first["region_id"]] * 3
+    assert named(reader, "between")["parent_region_id"] is None
     whole, closed = rows(reader, name="stream")
     assert data(whole, "generated") == {"items": 3} and data(closed, "generated") == {"items": 1}
-    assert named(reader, "between streams")["parent_region"] is None
-    assert [row["parent_region"] for row in rows(reader, name="closed")] == [whole["region"], closed["region"]]
+    assert named(reader, "between streams")["parent_region_id"] is None
+    assert [row["parent_region_id"] for row in rows(reader, name="closed")] == [whole["region_id"], closed["region_id"]]
 
 
 def test_loop_marks_iterations(run: Run) -> None:
@@ -211,8 +211,8 @@ def test_loop_marks_iterations(run: Run) -> None:
     assert data(first, "used") == {"i": 0, "letter": "a"} and data(second, "used") == {"i": 1, "letter": "b"}
     assert data(second, "generated") == "B" and data(second, "attributes") == {"last": True}
     assert first["group"] == second["group"] and second["status"] == "finished"
-    assert [row["parent_region"] for row in rows(reader, name="inside")] == [first["region"], second["region"]]
-    assert named(reader, "after")["parent_region"] is None
+    assert [row["parent_region_id"] for row in rows(reader, name="inside")] == [first["region_id"], second["region_id"]]
+    assert named(reader, "after")["parent_region_id"] is None
 
 
 def test_threads(run: Run) -> None:
@@ -231,10 +231,10 @@ def test_threads(run: Run) -> None:
         [thread.join() for thread in threads]
         """
     )
-    outer = {row["region"]: row["name"] for row in rows(reader) if row["name"] != "inner"}
+    outer = {row["region_id"]: row["name"] for row in rows(reader) if row["name"] != "inner"}
     inner = rows(reader, name="inner")
     assert len(outer) == len(inner) == 20
-    assert all(outer[row["parent_region"]] == f"thread {data(row, 'attributes')['n']}" for row in inner)
+    assert all(outer[row["parent_region_id"]] == f"thread {data(row, 'attributes')['n']}" for row in inner)
     assert {row["status"] for row in rows(reader)} == {"finished"}
 
 
@@ -253,9 +253,9 @@ def test_fork_in_a_region(run: Run) -> None:
         """
     )
     parent, child, own = (named(reader, name) for name in ("parent", "child", "own"))
-    assert child["parent_region"] == own["parent_region"] == parent["region"]
+    assert child["parent_region_id"] == own["parent_region_id"] == parent["region_id"]
     assert child["pid"] != parent["pid"] == own["pid"]
-    assert named(reader, "still inside")["parent_region"] == parent["region"]
+    assert named(reader, "still inside")["parent_region_id"] == parent["region_id"]
     assert [row["status"] for row in (parent, child, own)] == ["finished"] * 3
     assert len(rows(reader)) == 4
 
@@ -278,7 +278,7 @@ def test_multiprocessing(run: Run, method: str) -> None:
     )
     pool, squares = named(reader, "pool"), rows(reader, name="square")
     assert sorted(data(row, "generated") for row in squares) == [x * x for x in range(6)]
-    assert {row["parent_region"] for row in squares} == {pool["region"]}
+    assert {row["parent_region_id"] for row in squares} == {pool["region_id"]}
     assert pool["pid"] not in {row["pid"] for row in squares}
 
 
@@ -293,7 +293,7 @@ def test_dropped_marks_are_reported(run: Run) -> None:
         profiler.event("after")
         """
     )
-    overhead = reader.sql("SELECT component, sum(dropped) FROM overhead WHERE part = 'marks' GROUP BY ALL").fetchall()
+    overhead = reader.sql("SELECT component, sum(dropped) FROM overhead WHERE component_kind = 'marks' GROUP BY ALL").fetchall()
     lost = sum(count for _, count in overhead)
     assert len(rows(reader, name="after")) == 1
     assert len(rows(reader, name="burst")) + lost == 20_000

@@ -74,10 +74,10 @@ with profiler.region("evaluation"):
     assert (outputs["shape"], outputs["numel"]) == ([3, 4], 12)
     assert data(first, "attributes") == {"is_training": True}
     assert data(second, "attributes") == {"is_training": False}
-    assert second["parent_region"] == named(reader, "evaluation")["region"] and first["parent_region"] is None
+    assert second["parent_region_id"] == named(reader, "evaluation")["region_id"] and first["parent_region_id"] is None
     children = rows(reader, kind="child_forward")
     assert [row["name"] for row in children] == ["Linear", "Inner"] * 2
-    assert [row["parent_region"] for row in children] == [first["region"]] * 2 + [second["region"]] * 2
+    assert [row["parent_region_id"] for row in children] == [first["region_id"]] * 2 + [second["region_id"]] * 2
     assert data(children[0], "attributes") == {"is_training": True, "module": "first"}
     # What one module generates is what the next one uses.
     assert data(children[0], "generated")["tensor"]["id"] == data(children[1], "used")["tensor"]["id"]
@@ -91,9 +91,9 @@ with profiler.region("evaluation"):
 
 def test_depth_and_tensors(run: Run) -> None:
     reader = run(NET.format(options="(depth=None, tensors=False)") + "Net()(torch.ones(1, 8))")
-    parents = {row["region"]: row["name"] for row in rows(reader)}
+    parents = {row["region_id"]: row["name"] for row in rows(reader)}
     found = [
-        (row["name"], parents.get(row["parent_region"]), data(row, "attributes").get("module"))
+        (row["name"], parents.get(row["parent_region_id"]), data(row, "attributes").get("module"))
         for row in rows(reader, op="region")
     ]
     assert found == [
@@ -128,7 +128,7 @@ profiler.event("after")
     assert data(calls[0], "attributes")["message"] == "failed"
     assert data(calls[2], "attributes")["exception"] == "RuntimeError"
     assert [row["status"] for row in rows(reader, name="Linear")] == ["finished", "finished", "error"] * 2
-    assert named(reader, "after")["parent_region"] is None
+    assert named(reader, "after")["parent_region_id"] is None
 
 
 def test_epochs_and_batches(run: Run) -> None:
@@ -149,12 +149,12 @@ for epoch in epochs:
     assert {row["kind"] for row in epochs} == {"epoch"} and {row["kind"] for row in batches} == {"batch"}
     assert [data(row, "used") for row in epochs] == [{"i": 0, "epoch": 0}, {"i": 1, "epoch": 1}]
     assert data(epochs[1], "generated") == {"loss": 0.5}
-    first, second = (row["region"] for row in epochs)
-    assert [row["parent_region"] for row in batches] == [first] * 2 + [second] * 2
+    first, second = (row["region_id"] for row in epochs)
+    assert [row["parent_region_id"] for row in batches] == [first] * 2 + [second] * 2
     assert data(batches[0], "used")["batch"][0]["shape"] == [3, 8]
     assert data(batches[0], "attributes") == {"step": "train"}
     calls = rows(reader, name="Net", op="region")
-    assert [row["parent_region"] for row in calls] == [row["region"] for row in batches]
+    assert [row["parent_region_id"] for row in calls] == [row["region_id"] for row in batches]
 
 
 def test_threads_copies_and_pickles(run: Run) -> None:
@@ -175,7 +175,7 @@ threads = [threading.Thread(target=other, args=(torch.ones(n + 2, 8),)) for n, o
     # All children have the parent of their own thread.
     for call in calls:
         count = data(call, "used")["tensor"]["shape"][0]
-        children = rows(reader, parent_region=call["region"], kind="child_forward")
+        children = rows(reader, parent_region_id=call["region_id"], kind="child_forward")
         assert [data(row, "used")["tensor"]["shape"][0] for row in children] == [count, count]
 
 
@@ -260,11 +260,11 @@ def test_program_of_flowcept(run: Run) -> None:
     )
     workflow = named(reader, "training")
     epochs, batches = rows(reader, name="epochs_loop_iteration"), rows(reader, name="train_batch_iteration")
-    assert {row["parent_region"] for row in epochs} == {workflow["region"]}
-    assert [row["parent_region"] for row in batches] == [row["region"] for row in epochs]
+    assert {row["parent_region_id"] for row in epochs} == {workflow["region_id"]}
+    assert [row["parent_region_id"] for row in batches] == [row["region_id"] for row in epochs]
     assert ({row["kind"] for row in epochs}, {row["kind"] for row in batches}) == ({"epoch"}, {"batch"})
     calls = rows(reader, kind="parent_forward")
-    assert [row["parent_region"] for row in calls] == [row["region"] for row in batches]
+    assert [row["parent_region_id"] for row in calls] == [row["region_id"] for row in batches]
     attributes = data(named(reader, "Net", op="event"), "attributes")
     assert attributes["custom_metadata"] == {"a": 1} and attributes["model_profile"]["params"] == 11
 
@@ -328,11 +328,11 @@ trainer.test(model, loader)
     assert data(fit, "attributes") == {"model": "Model", "rank": 0}
     epochs, batches, validations = (rows(reader, name=name) for name in ("epoch", "batch", "validation"))
     assert [data(row, "used") for row in epochs] == [{"epoch": 0}, {"epoch": 1}]
-    assert {row["parent_region"] for row in epochs} == {fit["region"]}
-    ids = [row["region"] for row in epochs]
-    assert [row["parent_region"] for row in batches] == [ids[0]] * 3 + [ids[1]] * 3
+    assert {row["parent_region_id"] for row in epochs} == {fit["region_id"]}
+    ids = [row["region_id"] for row in epochs]
+    assert [row["parent_region_id"] for row in batches] == [ids[0]] * 3 + [ids[1]] * 3
     assert [data(row, "attributes")["sanity_check"] for row in validations] == [True, False, False]
-    assert [row["parent_region"] for row in validations] == [fit["region"], *ids]
+    assert [row["parent_region_id"] for row in validations] == [fit["region_id"], *ids]
     assert len(rows(reader, name="test")) == 1
     assert all(row["kind"] == row["name"] and row["status"] == "finished" for row in rows(reader))
     gauges = rows(reader, "region_gauge")
@@ -360,4 +360,4 @@ trainer(batches=False).fit(Model(), loader)
     assert [row["status"] for row in rows(reader, name="epoch")] == ["error", "finished", "finished"]
     assert [row["status"] for row in rows(reader, name="batch")] == ["finished", "error"]
     assert data(rows(reader, name="fit")[0], "attributes")["message"] == "failed"
-    assert named(reader, "after")["parent_region"] is None
+    assert named(reader, "after")["parent_region_id"] is None

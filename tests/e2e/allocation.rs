@@ -50,7 +50,7 @@ fn affinity_and_limits_of_each_process() {
     let data = finished.dataset();
     let of = |seconds: &str| -> (String, Option<f64>, Option<u64>) {
         data.row(&format!(
-            "SELECT allowed_cpus, cpu_quota, memory_limit FROM process WHERE argv[2] = '{seconds}'"
+            "SELECT allowed_cpus, quota_cpus, memory_limit FROM process WHERE argv[2] = '{seconds}'"
         ))
     };
     let before = of("0.31");

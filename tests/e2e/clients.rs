@@ -59,7 +59,7 @@ type Row = (String, String, Option<String>, Option<String>, u64);
 fn regions(data: &Dataset) -> Vec<Row> {
     data.assert_complete();
     data.rows(
-        "SELECT name, op, status, attributes, count(*) FROM region GROUP BY ALL ORDER BY min(region)",
+        "SELECT name, op, status, attributes, count(*) FROM region GROUP BY ALL ORDER BY min(region_id)",
     )
 }
 
@@ -98,8 +98,8 @@ fn c_marks_are_recorded() {
         ]
     );
     let details: [String; 6] = data.row(
-        "SELECT a.kind, a.\"group\", a.tags, a.used, b.generated, b.parent_region::VARCHAR \
-         FROM region a, region b WHERE a.region = 1 AND b.region = 2",
+        "SELECT a.kind, a.\"group\", a.tags, a.used, b.generated, b.parent_region_id::VARCHAR \
+         FROM region a, region b WHERE a.region_id = 1 AND b.region_id = 2",
     );
     let expected = [
         "epoch",
@@ -111,7 +111,7 @@ fn c_marks_are_recorded() {
     ];
     assert_eq!(details, expected);
     let nested: u64 = data.value(
-        "SELECT count(*) FROM region r JOIN region p ON p.region = r.parent_region \
+        "SELECT count(*) FROM region r JOIN region p ON p.region_id = r.parent_region_id \
          WHERE (r.name, p.name, p.status) = ('thread', 'fit', 'error') \
          OR (r.name, p.name) = ('child', 'parent') AND r.pid <> p.pid",
     );
@@ -169,7 +169,7 @@ fn cxx_regions_end_with_their_scopes() {
     let run = run(&[program.to_str().expect("UTF-8")]);
     let data = run.dataset();
     let rows: Vec<(String, String, Option<u64>)> =
-        data.rows("SELECT name, status, parent_region FROM region ORDER BY region");
+        data.rows("SELECT name, status, parent_region_id FROM region ORDER BY region_id");
     let row = |name: &str, parent| (name.to_owned(), "finished".to_owned(), parent);
     assert_eq!(
         rows,

@@ -49,14 +49,14 @@ fn assert_nothing_lost(data: &Dataset, killed: i64, stalls: &Stalls, what: &str)
         })
         .collect();
     let writing: i64 = data.value(
-        "SELECT max(ns)::BIGINT FROM (SELECT sum(run_ns) AS ns FROM overhead WHERE part IN ('controller', 'sink') GROUP BY ts)",
+        "SELECT max(ns)::BIGINT FROM (SELECT sum(run_ns) AS ns FROM overhead WHERE component_kind IN ('profiler', 'sink') GROUP BY ts)",
     );
     let (first, last, late, ticks, distinct, missed, tables): (i64, i64, i64, u64, u64, u64, [[u64; 2]; 4]) = data
         .row(&format!(
             "SELECT first, epoch_ns(last), late, ticks, distinct_ticks, missed, [{}] FROM \
              (SELECT epoch_ns(min(ts)) - min_by(interval_ns, ts)::BIGINT AS first, max(ts) AS last, \
              max_by(late_ns, ts) AS late, count(*) AS ticks, count(DISTINCT ts) AS distinct_ticks, \
-             sum(dropped) AS missed FROM overhead WHERE part = 'controller')",
+             sum(dropped) AS missed FROM overhead WHERE component_kind = 'profiler')",
             counts.join(", ")
         ));
     let before = killed - last;

@@ -94,7 +94,7 @@ fn assert_values_equal_sql(found: &Value, data: &Dataset, host: &str) {
     assert("cpu_time", "sum(user_ns) / 1e9", PROCESSES, true);
     assert(
         "cpu_percent",
-        "any_value(target_cpu)",
+        "any_value(target_cpu_percent)",
         "timeline WHERE true",
         false,
     );
@@ -260,7 +260,7 @@ fn counters_have_their_names_and_units() {
             .iter()
             .filter_map(Value::as_f64)
             .sum();
-        let all: f64 = data.value(&format!("SELECT sum(value) FROM {rows}"));
+        let all: f64 = data.value(&format!("SELECT sum(\"count\") FROM {rows}"));
         assert!(
             (found - all).abs() < 0.5 && all > 0.0,
             "{key}: {found}, not {all}"

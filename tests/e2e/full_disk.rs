@@ -172,8 +172,9 @@ fn held_rows_are_written_when_space_returns() {
     let finished = profiler.interrupt();
     let run = disk.run();
     let (ticks, missed) = crate::samples::count(&run);
-    let lost: u64 = run.value("SELECT sum(dropped) FROM overhead WHERE part = 'sink'");
-    let span: u64 = run.value("SELECT sum(interval_ns) FROM overhead WHERE part = 'controller'");
+    let lost: u64 = run.value("SELECT sum(dropped) FROM overhead WHERE component_kind = 'sink'");
+    let span: u64 =
+        run.value("SELECT sum(interval_ns) FROM overhead WHERE component_kind = 'profiler'");
     if finished.code() == 0 {
         // Without a loss, no sample is missing.
         assert_eq!(lost, 0);

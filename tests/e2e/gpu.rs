@@ -112,8 +112,8 @@ fn gpu_and_its_process_are_recorded() {
         samples.len()
     );
     assert_eq!(readings, of("GPU-1").count());
-    assert!(of("GPU-0").all(|row| row.u64("power_mw") == Some(300_000)));
-    assert!(of("GPU-1").all(|row| row.u64("power_mw").is_none()));
+    assert!(of("GPU-0").all(|row| row.f64("power_w") == Some(300.0)));
+    assert!(of("GPU-1").all(|row| row.f64("power_w").is_none()));
     let spent: u64 = of("GPU-0").filter_map(|row| row.u64("interval_ns")).sum();
     let covered = sum(&samples, "interval_ns");
     assert!(

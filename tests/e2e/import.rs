@@ -82,7 +82,7 @@ fn exports_of_perfmon_come_back() {
         // Processes are also read between the samples, which perfmon's files do not have.
         "SELECT host, sum(user_ns) / 1e9, sum(read_bytes), sum(write_bytes), sum(read_syscalls), \
          sum(write_syscalls) FROM usage GROUP BY host ORDER BY host",
-        "SELECT host, epoch_us(ts), target_cpu, target_rss_sum FROM timeline ORDER BY host, ts",
+        "SELECT host, epoch_us(ts), target_cpu_percent, target_rss_sum FROM timeline ORDER BY host, ts",
         "SELECT host, sum(tx_bytes), sum(rx_packets) FROM netdev WHERE kind IS DISTINCT FROM 'virtual' GROUP BY host ORDER BY host",
         "SELECT host, domain, socket, sum(energy_uj) FROM energy GROUP BY ALL ORDER BY ALL",
         "SELECT host, pid, ppid, uid, comm, exit_code FROM process ORDER BY host, pid, start_ts",
@@ -91,7 +91,7 @@ fn exports_of_perfmon_come_back() {
     }
     // Files have the times of the samples, and not those of the reading of each meter. The energies
     // above are equal, and power in the time of the samples is this energy.
-    for (domain, column) in [("package", "package_power"), ("dram", "dram_power")] {
+    for (domain, column) in [("package", "package_power_w"), ("dram", "dram_power_w")] {
         let (power, energy): (f64, f64) = new.row(&format!(
             "SELECT (SELECT sum({column} * interval_ns) / 1e3 FROM timeline WHERE host = 'node1'), \
              (SELECT sum(energy_uj) FROM energy WHERE host = 'node1' AND domain = '{domain}')"
@@ -139,7 +139,7 @@ fn exported_gpus_come_back() {
     let finished = gpu_run([80, 40]);
     let old = finished.dataset();
     let new = import_exported("perfmon", old.path(), directory.path());
-    let query = "SELECT index, epoch_us(ts), utilization, memory_used, power_mw, sm_clock, temperature FROM gpu \
+    let query = "SELECT index, epoch_us(ts), utilization, memory_used, power_w, sm_clock_hz, temperature FROM gpu \
                  ORDER BY index, ts";
     assert_same(&old, &new, query);
 }
@@ -190,10 +190,10 @@ fn files_of_perfmon_itself_are_read() {
             (1_700_000_090, Some(30.0), 2500, Some(4)),
         ]
     );
-    let watts: Vec<(Option<f64>,)> = data.rows("SELECT package_power FROM timeline ORDER BY ts");
+    let watts: Vec<(Option<f64>,)> = data.rows("SELECT package_power_w FROM timeline ORDER BY ts");
     assert_eq!(watts, [(None,), (Some(0.1),), (None,), (Some(0.1),)]);
-    let events: Vec<(String, String, i64, f64)> =
-        data.rows("SELECT \"group\", event, epoch(ts)::BIGINT, value FROM perf_event ORDER BY ALL");
+    let events: Vec<(String, String, i64, f64)> = data
+        .rows("SELECT \"group\", event, epoch(ts)::BIGINT, \"count\" FROM perf_event ORDER BY ALL");
     let event = |name: &str, ts, value| ("HW".to_owned(), name.to_owned(), ts, value);
     assert_eq!(
         events,
@@ -223,11 +223,11 @@ fn exports_of_flowcept_come_back() {
     );
     let old = Dataset::new(run.into());
     let new = import_exported("flowcept", old.path(), directory.path());
-    let numbers = "dense_rank() OVER (ORDER BY region_start_ts, region)";
+    let numbers = "dense_rank() OVER (ORDER BY region_start_ts, region_id)";
     for query in [
         format!(
             "SELECT {numbers}, name, op, coalesce(kind, op) = op, epoch_us(region_start_ts), epoch_us(region_end_ts), \
-             used LIKE '%in.csv%', generated LIKE '%out.csv%' FROM region ORDER BY region_start_ts, region"
+             used LIKE '%in.csv%', generated LIKE '%out.csv%' FROM region ORDER BY region_start_ts, region_id"
         ),
         "SELECT name, sum(user_ns), sum(system_ns), sum(write_chars), sum(oncpu_ns) FROM region_usage \
          WHERE interval_ns IS NOT NULL GROUP BY name ORDER BY name"
@@ -245,7 +245,7 @@ fn exports_of_flowcept_come_back() {
     );
     let lives: (bool,) = new.row("SELECT bool_and(start_ts >= (SELECT min(start_ts) FROM run) AND start_ts <= ts) FROM process");
     assert!(lives.0, "a process that starts before the file");
-    let parents = "SELECT r.name, p.name FROM region r LEFT JOIN region p ON r.parent_region = p.region ORDER BY r.name";
+    let parents = "SELECT r.name, p.name FROM region r LEFT JOIN region p ON r.parent_region_id = p.region_id ORDER BY r.name";
     assert_same(&old, &new, parents);
 }
 

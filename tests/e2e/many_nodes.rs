@@ -151,8 +151,8 @@ fn agree(data: &Dataset, report: &Value, expected: &[String]) {
             system >= 1 && torn <= 1,
             "{name}: {system} rows at {ticks} ticks"
         );
-        assert_eq!(of["ticks"]["found"], ticks, "{name}");
-        assert_eq!(of["ticks"]["missing"], 0, "{name}");
+        assert_eq!(of["samples"]["found"], ticks, "{name}");
+        assert_eq!(of["samples"]["missing"], 0, "{name}");
         assert_eq!(of["tables"]["system"], system, "{name}");
         assert_eq!(of["tables"]["usage"], usage, "{name}");
         // All profilers run on one kernel and have the same clock.

@@ -77,23 +77,23 @@ const QUERIES: [(&str, &str, f64, f64); 11] = [
     ("memory_used", "memory.used", MIB, 64.0 * MIB),
     ("memory_total", "memory.total", MIB, MIB),
     ("temperature", "temperature.gpu", 1.0, 2.0),
-    ("power_mw", "power.draw", 1e3, 20e3),
-    ("power_limit_mw", "enforced.power.limit", 1e3, 10.0),
-    ("sm_clock", "clocks.sm", 1e6, 60e6),
-    ("memory_clock", "clocks.mem", 1e6, 60e6),
+    ("power_w", "power.draw", 1.0, 20.0),
+    ("power_limit_w", "enforced.power.limit", 1.0, 0.01),
+    ("sm_clock_hz", "clocks.sm", 1e6, 60e6),
+    ("memory_clock_hz", "clocks.mem", 1e6, 60e6),
     ("pcie_width", "pcie.link.width.current", 1.0, 0.0),
     ("pcie_generation", "pcie.link.gen.current", 1.0, 1.0),
 ];
 
 /// The same for `nvidia-smi dmon`, by its column headers.
 const DMON: [(&str, &str, f64, f64); 8] = [
-    ("power_mw", "pwr", 1e3, 20e3),
+    ("power_w", "pwr", 1.0, 20.0),
     ("temperature", "gtemp", 1.0, 2.0),
     ("memory_temperature", "mtemp", 1.0, 2.0),
     ("utilization", "sm", 1.0, 10.0),
     ("memory_utilization", "mem", 1.0, 10.0),
     ("encoder_utilization", "enc", 1.0, 10.0),
-    ("sm_clock", "pclk", 1e6, 60e6),
+    ("sm_clock_hz", "pclk", 1e6, 60e6),
     ("memory_used", "fb", MIB, 64.0 * MIB),
 ];
 
@@ -144,7 +144,12 @@ fn assert_between(rows: &[Row], reported: &[Reported], columns: &[(&'static str,
             let values: Vec<f64> = near
                 .filter_map(|reported| reported.values.get(column).copied())
                 .collect();
-            let Some(own) = row.u64(column) else {
+            let own = if column.ends_with("_w") {
+                row.f64(column)
+            } else {
+                row.u64(column).map(|own| own as f64)
+            };
+            let Some(own) = own else {
                 assert!(
                     values.is_empty(),
                     "{column} is null, but nvidia-smi has a value"
@@ -157,7 +162,7 @@ fn assert_between(rows: &[Row], reported: &[Reported], columns: &[(&'static str,
                 continue;
             }
             count += 1;
-            if !(low..=high).contains(&(own as f64)) {
+            if !(low..=high).contains(&own) {
                 off.push((own, low, high));
             }
         }
@@ -295,11 +300,11 @@ fn memory_bandwidth_is_that_of_the_program() {
     let share = 100.0 * work.bytes_per_second / work.memory_bandwidth;
     assert_near(
         "share of the bandwidth",
-        activity(&finished, "dram_activity"),
+        activity(&finished, "dram_activity_percent"),
         share,
         0.1,
     );
-    assert!(activity(&finished, "fp32_activity") < 5.0);
+    assert!(activity(&finished, "fp32_activity_percent") < 5.0);
 }
 
 /// Each multiprocessor of this generation completes 128 FMAs per cycle.
@@ -309,16 +314,16 @@ fn fma_is_that_of_the_program() {
     let most = work.multiprocessors
         * 128.0
         * 2.0
-        * median(&finished, |row| Some(row.u64("sm_clock")? as f64));
+        * median(&finished, |row| Some(row.u64("sm_clock_hz")? as f64));
     let share = 100.0 * work.flop / work.seconds / most;
     assert_near(
         "share of the FMAs",
-        activity(&finished, "fp32_activity"),
+        activity(&finished, "fp32_activity_percent"),
         share,
         0.1,
     );
-    assert!(activity(&finished, "dram_activity") < 5.0);
-    assert!(activity(&finished, "tensor_activity") < 1.0);
+    assert!(activity(&finished, "dram_activity_percent") < 5.0);
+    assert!(activity(&finished, "tensor_activity_percent") < 1.0);
 }
 
 /// The process holds what it allocated, and a context of less than 1 GiB.
@@ -363,7 +368,7 @@ fn energy_is_power_times_time() {
     let by_gauge: f64 = of_first
         .map(|row| {
             let seconds = row.u64("interval_ns").expect("known") as f64 / 1e9;
-            row.u64("power_mw").expect("known") as f64 / 1e3 * seconds
+            row.f64("power_w").expect("known") * seconds
         })
         .sum();
     assert_near("energy", sum(&finished, "energy_uj") / 1e6, by_gauge, 0.05);

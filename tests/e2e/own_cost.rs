@@ -48,7 +48,7 @@ fn cost_includes_the_start() {
     assert!(start > 0.0 && start < cost, "{start} of {cost}");
     let data = Dataset::new(directory.path().join("run"));
     let (starts, after): (u64, u64) = data.row(
-        "SELECT count(*) FILTER (part = 'start'), (sum(cpu_ns) FILTER (part = 'controller'))::UBIGINT \
+        "SELECT count(*) FILTER (component_kind = 'start'), (sum(cpu_ns) FILTER (component_kind = 'profiler'))::UBIGINT \
          FROM overhead WHERE cpu_ns IS NOT NULL",
     );
     assert_eq!(starts, 1);

@@ -35,7 +35,7 @@ fn hundred_threads_are_read_quickly() {
     // The sum includes all 100 threads, which burned for 2 s on all CPUs.
     let cpus = std::thread::available_parallelism().expect("known").get() as f64;
     let clock: f64 =
-        data.value("SELECT sum(value) FROM process_perf_event WHERE event = 'task-clock' AND comm = 'workload'");
+        data.value("SELECT sum(\"count\") FROM process_perf_event WHERE event = 'task-clock' AND comm = 'workload'");
     assert!(clock > 1e9 && clock < 4e9 * cpus, "{clock} ns");
     let (enabled, running): (u64, u64) =
         data.row("SELECT sum(enabled_ns), sum(running_ns) FROM perf_event");
@@ -69,7 +69,7 @@ fn processes_are_counted_after_joining_the_cgroup() {
     let data = finished.dataset();
     let faults = |pid: u32| -> u64 {
         data.value(&format!(
-            "SELECT coalesce(sum(raw), 0) FROM perf_event WHERE scope = 'process' AND id = {pid}"
+            "SELECT coalesce(sum(count_raw), 0) FROM perf_event WHERE scope = 'process' AND id = {pid}"
         ))
     };
     let page = rustix::param::page_size() as u64;
@@ -100,8 +100,8 @@ fn processes_are_counted_without_bpf() {
     workload.run("nap 200");
     let finished = profiler.interrupt();
     let data = finished.dataset();
-    let (faults, opened): (u64, u64) =
-        data.row("SELECT sum(raw), count(DISTINCT id) FROM perf_event WHERE scope = 'process'");
+    let (faults, opened): (u64, u64) = data
+        .row("SELECT sum(count_raw), count(DISTINCT id) FROM perf_event WHERE scope = 'process'");
     let page = rustix::param::page_size() as u64;
     let range = 20_000_000 / page..20_000_000 / page + 2000;
     assert!(range.contains(&faults), "{faults}, not in {range:?}");

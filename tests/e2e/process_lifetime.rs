@@ -120,7 +120,7 @@ fn totals_cover_the_run_and_life_columns_the_life() {
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let (run, life, sched, user_system): (u64, u64, u64, u64) = data.row(
-        "SELECT oncpu_ns, life_oncpu_ns, (SELECT sum(oncpu_ns)::UBIGINT FROM sched), user_ns + system_ns FROM process",
+        "SELECT oncpu_ns, lifetime_oncpu_ns, (SELECT sum(oncpu_ns)::UBIGINT FROM sched), user_ns + system_ns FROM process",
     );
     assert_eq!(run, sched);
     assert_eq!(user_system, run);

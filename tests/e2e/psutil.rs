@@ -257,7 +257,7 @@ fn frequency_and_addresses_are_those_of_psutil() {
         .finish();
     let data = finished.dataset();
     // Without a hypervisor, it changes with the load.
-    let (low, high): (f64, f64) = data.row("SELECT min(frequency), max(frequency) FROM cpu");
+    let (low, high): (f64, f64) = data.row("SELECT min(frequency_hz), max(frequency_hz) FROM cpu");
     let apart = if low < high { 2.0 } else { 1.05 };
     let mhz = theirs["mhz"].as_f64().expect("a number");
     assert!(
@@ -352,7 +352,7 @@ fn baselines_lie_between_two_psutil_readings() {
     let value = |table: &str, item: &str, column: &str| -> f64 {
         data.value(&format!(
             "SELECT sum(value)::DOUBLE FROM baseline WHERE table_name = '{table}' \
-             AND item = '{item}' AND column_name IN ({column})"
+             AND instance = '{item}' AND column_name IN ({column})"
         ))
     };
     let between = |name: &str, ours: f64, pointer: &str, unit: f64| {
@@ -381,7 +381,7 @@ fn baselines_lie_between_two_psutil_readings() {
         "/ctx_switches",
         1.0,
     );
-    between("sin", value("system", "", "'swap_sin'"), "/sin", 1.0);
+    between("sin", value("system", "", "'swap_in_bytes'"), "/sin", 1.0);
     let (lo_tx, lo_rx) = (
         value("netdev", "lo", "'tx_bytes'"),
         value("netdev", "lo", "'rx_packets'"),

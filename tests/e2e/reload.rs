@@ -82,14 +82,14 @@ fn interval_changes_without_a_gap() {
     let (rows, gaps): (u64, u64) = data.row(
         "SELECT count(*), count(*) FILTER (abs(us - interval_ns / 1000) > 2) FROM (
              SELECT interval_ns, epoch_us(ts) - lag(epoch_us(ts)) OVER (ORDER BY ts) AS us
-             FROM overhead WHERE part = 'controller')",
+             FROM overhead WHERE component_kind = 'profiler')",
     );
     assert_eq!(gaps, 0, "of {rows} rows");
     // The time between the deadlines of two samples, in ms, in their order.
     let intervals: Vec<(i64,)> = data.rows(
         "SELECT round((due - lag(due) OVER (ORDER BY due)) / 1e6 / (1 + dropped))::BIGINT FROM (
              SELECT epoch_ns(ts) - late_ns::BIGINT AS due, dropped::BIGINT AS dropped
-             FROM overhead WHERE part = 'controller')
+             FROM overhead WHERE component_kind = 'profiler')
          QUALIFY row_number() OVER (ORDER BY due) BETWEEN 2 AND count(*) OVER () - 1 ORDER BY due",
     );
     let mut intervals: Vec<_> = intervals.into_iter().map(|(ms,)| ms).collect();
@@ -98,8 +98,9 @@ fn interval_changes_without_a_gap() {
     intervals.retain(|ms| [200, 50, 300].contains(ms));
     assert_eq!(intervals, [200, 50, 300], "{all}");
     // Every sample has rows or is counted as missed.
-    assert_eq!(manifest["ticks"].as_u64(), Some(rows));
-    let missed: u64 = data.value("SELECT sum(dropped) FROM overhead WHERE part = 'controller'");
+    assert_eq!(manifest["samples"].as_u64(), Some(rows));
+    let missed: u64 =
+        data.value("SELECT sum(dropped) FROM overhead WHERE component_kind = 'profiler'");
     let losses = manifest["losses"].as_array().expect("a list");
     let counted: u64 = losses
         .iter()

@@ -506,8 +506,8 @@ fn plots_of_perfmon_have_its_names_and_the_values_of_the_tables() {
     assert!(!found.iter().any(|name| name.contains("RAPL")), "{found:?}");
     let data = e2e::dataset::Dataset::new(run.clone().into());
     let (mean, max): (f64, f64) = data.row(
-        "SELECT sum(target_cpu * interval_ns) / sum(interval_ns) FILTER (target_cpu IS NOT NULL), \
-         max(target_cpu) FROM timeline",
+        "SELECT sum(target_cpu_percent * interval_ns) / sum(interval_ns) FILTER (target_cpu_percent IS NOT NULL), \
+         max(target_cpu_percent) FROM timeline",
     );
     let svg = fs::read_to_string(out.join("CPU_Load_per_node.svg")).expect("the file");
     let shown = |name: &str| -> f64 {

@@ -51,9 +51,9 @@ fn record(directory: &Path) -> String {
 }
 
 /// Values of counters, which this machine may not have. Every fifth is unknown.
-const COUNTS: &str = "1e9 * (2 + epoch_us(ts) % 7) AS target_dp_flops, \
-    CASE WHEN row_number() OVER (ORDER BY ts) % 5 = 0 THEN NULL ELSE 3e8 END AS target_sp_flops, \
-    1e9 * (1 + epoch_us(ts) % 3) AS node_mem_bw";
+const COUNTS: &str = "1e9 * (2 + epoch_us(ts) % 7) AS target_dp_flop_per_s, \
+    CASE WHEN row_number() OVER (ORDER BY ts) % 5 = 0 THEN NULL ELSE 3e8 END AS target_sp_flop_per_s, \
+    1e9 * (1 + epoch_us(ts) % 3) AS node_mem_bw_bytes_per_s";
 
 /// Operations, bytes and seconds.
 type Sums = (f64, f64, f64);

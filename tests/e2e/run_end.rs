@@ -25,7 +25,7 @@ fn assert_covers(finished: &Finished, begin: Option<i64>, end: i64) {
     data.assert_complete();
     let (first, last, sampled): (i64, i64, i64) = data.row(
         "SELECT epoch_ns(min(ts)) - min_by(interval_ns, ts)::BIGINT, epoch_ns(max(ts)), \
-         sum(interval_ns)::BIGINT FROM overhead WHERE part = 'controller'",
+         sum(interval_ns)::BIGINT FROM overhead WHERE component_kind = 'profiler'",
     );
     // Timestamps are in microseconds.
     let gaps = last - first - sampled;
@@ -73,9 +73,9 @@ fn run_ends_after_its_duration() {
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
     assert_covers(&finished, None, begin + 500_000_000);
     // Two samples are due before the last one. Those that a busy machine misses are not made up for.
-    let (samples, missed): (u64, u64) = finished
-        .any_dataset()
-        .row("SELECT count(*), sum(dropped)::UBIGINT FROM overhead WHERE part = 'controller'");
+    let (samples, missed): (u64, u64) = finished.any_dataset().row(
+        "SELECT count(*), sum(dropped)::UBIGINT FROM overhead WHERE component_kind = 'profiler'",
+    );
     assert!(
         (1..=3).contains(&samples) && samples + missed >= 3,
         "{samples} samples, {missed} missed"

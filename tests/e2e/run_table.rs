@@ -29,7 +29,7 @@ fn run_table_has_the_result_of_the_command() {
     assert_eq!((&*state, code, uid), ("complete", 3, 0));
     assert_eq!(user, "root");
     let (rows, lost, missed): (u64, u64, u64) =
-        data.row("SELECT rows, lost_rows, missed_ticks FROM run");
+        data.row("SELECT rows, lost_rows, missed_samples FROM run");
     let tables = manifest["tables"].as_object().expect("tables").values();
     let described: u64 = tables
         .map(|table| table["rows"].as_u64().expect("rows"))
@@ -48,7 +48,7 @@ fn run_table_has_the_result_of_the_command() {
 
 fn missed_in(manifest: &Value) -> u64 {
     let losses = manifest["losses"].as_array().expect("losses").iter();
-    let missed = losses.filter(|loss| loss["what"] == "ticks");
+    let missed = losses.filter(|loss| loss["what"] == "samples");
     missed
         .map(|loss| loss["count"].as_u64().expect("a count"))
         .sum()

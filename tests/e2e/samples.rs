@@ -29,18 +29,19 @@ pub fn count(data: &Dataset) -> (u64, u64) {
     assert_eq!(double, 0, "samples with more than one row");
     let gaps: u64 = data.value(
         "SELECT count(*) FROM (SELECT epoch_ns(ts) - interval_ns::BIGINT - epoch_ns(lag(ts) OVER (ORDER BY ts)) \
-         AS gap FROM overhead WHERE part = 'controller') WHERE abs(gap) > 1000",
+         AS gap FROM overhead WHERE component_kind = 'profiler') WHERE abs(gap) > 1000",
     );
     assert_eq!(gaps, 0, "intervals with gaps or overlaps");
     data.row(
-        "SELECT (SELECT count(*) FROM system), sum(dropped) FROM overhead WHERE part = 'controller'",
+        "SELECT (SELECT count(*) FROM system), sum(dropped) FROM overhead WHERE component_kind = 'profiler'",
     )
 }
 
 /// Asserts that a sample was taken or missed at every interval, given in ns.
 #[track_caller]
 fn assert_complete(data: &Dataset, samples: u64, interval: u64) {
-    let span: u64 = data.value("SELECT sum(interval_ns) FROM overhead WHERE part = 'controller'");
+    let span: u64 =
+        data.value("SELECT sum(interval_ns) FROM overhead WHERE component_kind = 'profiler'");
     // The last sample is taken at the end, even if none is due.
     let due = span / interval;
     assert!((due..=due + 1).contains(&samples), "{samples}, not {due}");
@@ -128,7 +129,7 @@ fn samples_missed_while_stopped_are_counted() {
     let message = format!("samples missed: {missed}");
     assert!(finished.stderr.contains(&message), "{}", finished.stderr);
     let losses = &data.manifest()["losses"];
-    assert_eq!(losses[0]["what"], "ticks");
+    assert_eq!(losses[0]["what"], "samples");
     assert_eq!(losses[0]["count"], missed);
     let longest: u64 = data.value("SELECT max(interval_ns) FROM system");
     assert!(longest > 900_000_000, "{longest} ns");

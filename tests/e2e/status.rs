@@ -155,7 +155,7 @@ fn missed_samples_are_a_loss() {
     let missed = || {
         let entry = of(running.pid())?;
         let losses = entry["losses"].as_array()?.clone();
-        let ticks = losses.into_iter().find(|loss| loss["what"] == "ticks")?;
+        let ticks = losses.into_iter().find(|loss| loss["what"] == "samples")?;
         ticks["count"].as_u64()
     };
     wait_until("the loss", || missed().is_some_and(|count| count >= 15));

@@ -76,7 +76,7 @@ fn run(extra: &[&str]) -> Finished {
 /// the previous sample. A source without rows has seen no activity.
 const COLUMNS: [(&str, &str); 26] = [
     (
-        "target_cpu",
+        "target_cpu_percent",
         "SELECT coalesce(sum(user_ns + system_ns), 0) * 100.0 / t.interval_ns FROM usage WHERE tid IS NULL",
     ),
     (
@@ -123,21 +123,24 @@ const COLUMNS: [(&str, &str); 26] = [
     ),
     (
         "target_cycles",
-        "SELECT sum(value) FROM events WHERE \"group\" = 'HW' AND event = 'cpu-cycles'",
+        "SELECT sum(\"count\") FROM events WHERE \"group\" = 'HW' AND event = 'cpu-cycles'",
     ),
     (
         "target_instructions",
-        "SELECT sum(value) FROM events WHERE \"group\" = 'HW' AND event = 'instructions'",
+        "SELECT sum(\"count\") FROM events WHERE \"group\" = 'HW' AND event = 'instructions'",
     ),
     (
-        "target_dp_flops",
+        "target_dp_flop_per_s",
         "SELECT sum(value) FROM metrics WHERE metric = 'dp_flops' AND scope = 'target'",
     ),
     (
-        "node_cpu",
+        "node_cpu_percent",
         "SELECT (user_ns + nice_ns + system_ns + guest_ns + guest_nice_ns) * 100.0 / interval_ns FROM system WHERE true",
     ),
-    ("node_memory", "SELECT memory_used FROM system WHERE true"),
+    (
+        "node_memory_bytes",
+        "SELECT memory_used FROM system WHERE true",
+    ),
     (
         "node_block_read_bytes",
         "SELECT sum(read_bytes) FROM disk WHERE kind = 'physical' AND NOT partition",
@@ -155,15 +158,15 @@ const COLUMNS: [(&str, &str); 26] = [
         "SELECT sum(rx_bytes) FROM netdev WHERE kind IN ('physical', 'container')",
     ),
     (
-        "node_mem_bw",
+        "node_mem_bw_bytes_per_s",
         "SELECT sum(value) FROM metrics WHERE metric = 'mem_bw' AND scope = 'node'",
     ),
     (
-        "package_power",
+        "package_power_w",
         "SELECT sum(energy_uj * 1000.0 / interval_ns) FROM energy WHERE domain = 'package'",
     ),
     (
-        "dram_power",
+        "dram_power_w",
         "SELECT sum(energy_uj * 1000.0 / interval_ns) FROM energy WHERE domain = 'dram'",
     ),
     (
@@ -224,7 +227,7 @@ fn assert_gpu_columns(data: &Dataset) {
         data.row("SELECT count(*), count(gpu_utilization_sum) FROM timeline");
     let of_gpus: [Option<f64>; 5] = data.row(
         "SELECT max(gpu_utilization_sum), min(gpu_utilization_max), \
-         min(gpu_memory_sum), min(gpu_power_sum), max(gpu_power_max) FROM timeline",
+         min(gpu_memory_sum_bytes), min(gpu_power_sum_w), max(gpu_power_max_w) FROM timeline",
     );
     assert!(with_gpus * 2 > ticks, "{with_gpus} of {ticks}");
     let expected = [130.0, 90.0, 2.0 * 1_048_576.0, 350.0, 250.0];
@@ -261,7 +264,7 @@ fn timeline_columns_match_duckdb_over_the_other_tables() {
                 "net_",
                 "cycles",
                 "instructions",
-                "flops",
+                "flop_per_s",
                 "mem_bw",
             ];
             // file_io has only the method `accounting` here.
@@ -276,8 +279,8 @@ fn timeline_columns_match_duckdb_over_the_other_tables() {
         assert_gpu_columns(&data);
         // The meters rise in steps, which are longer on a busy machine.
         let (package, dram): (f64, f64) = data.row(
-            "SELECT sum(package_power * interval_ns) / sum(interval_ns), \
-             sum(dram_power * interval_ns) / sum(interval_ns) FROM timeline WHERE dram_power IS NOT NULL",
+            "SELECT sum(package_power_w * interval_ns) / sum(interval_ns), \
+             sum(dram_power_w * interval_ns) / sum(interval_ns) FROM timeline WHERE dram_power_w IS NOT NULL",
         );
         assert!((package / 65.0 - 1.0).abs() < 0.15, "{package} W");
         assert!((dram / 8.0 - 1.0).abs() < 0.15, "{dram} W");

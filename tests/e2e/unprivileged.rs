@@ -20,7 +20,7 @@ use crate::errors::denying;
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/demo.sh");
 
 /// CPU time of the target by `timeline`, s.
-const TARGET_CPU: &str = "SELECT sum(target_cpu * interval_ns) / 100e9 FROM timeline";
+const TARGET_CPU: &str = "SELECT sum(target_cpu_percent * interval_ns) / 100e9 FROM timeline";
 
 /// A copy of the demo that all users may read, and a shell that runs it, prints its CPU time as
 /// times(2) reports it, and exits with 7.
@@ -100,7 +100,7 @@ fn assert_summary_has_all_cpu_time(finished: &Finished, data: &Dataset) {
 /// Losses of readings of `/proc`, by kind.
 fn procfs_losses(data: &Dataset) -> Vec<(String, u64)> {
     data.rows(
-        "SELECT component, sum(dropped)::UBIGINT FROM overhead WHERE part = 'procfs' \
+        "SELECT component, sum(dropped)::UBIGINT FROM overhead WHERE component_kind = 'procfs' \
          GROUP BY 1 HAVING sum(dropped) != 0 ORDER BY 1",
     )
 }
@@ -207,7 +207,7 @@ fn without_perf_events_the_shortfall_is_counted() {
         data.row("SELECT count(*), count(*) FILTER (comm = 'sha256sum') FROM process");
     assert_eq!(long, 4, "they live for seconds");
     let missed: u64 = data.value(
-        "SELECT sum(dropped)::UBIGINT FROM overhead WHERE part = 'procfs' AND component = 'processes'",
+        "SELECT sum(dropped)::UBIGINT FROM overhead WHERE component_kind = 'procfs' AND component = 'processes'",
     );
     // Other processes of the node count too.
     assert!(seen + missed >= 527, "{seen} seen, {missed} missed");
@@ -342,7 +342,7 @@ fn events_are_counted_in_user_mode() {
         .finish();
     let data = finished.dataset();
     let events: Vec<(String, f64)> =
-        data.rows("SELECT event, sum(value) FROM perf_event GROUP BY 1 ORDER BY 1");
+        data.rows("SELECT event, sum(\"count\") FROM perf_event GROUP BY 1 ORDER BY 1");
     // A switch happens in the kernel: null, not 0.
     let names: Vec<&str> = events.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["page-faults", "task-clock"]);
@@ -404,7 +404,7 @@ fn threads_of_a_running_process_are_followed() {
     assert!(unknown <= 6, "{unknown} of {children} were not recorded");
     let lost: u64 = data.value(
         "SELECT coalesce(sum(dropped), 0)::UBIGINT FROM overhead \
-         WHERE part = 'procfs' AND component != 'counters'",
+         WHERE component_kind = 'procfs' AND component != 'counters'",
     );
     assert_eq!(lost, 0);
 }
@@ -516,7 +516,7 @@ fn set_uid_program_has_nulls() {
         "{read:?} {cpu:?}"
     );
     let unrecorded: u64 = data.value(
-        "SELECT sum(dropped)::UBIGINT FROM overhead WHERE part = 'procfs' AND component = 'descendants'",
+        "SELECT sum(dropped)::UBIGINT FROM overhead WHERE component_kind = 'procfs' AND component = 'descendants'",
     );
     assert_eq!(unrecorded, 1, "{}", finished.stderr);
 }

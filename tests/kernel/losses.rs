@@ -55,7 +55,9 @@ fn full_map_drops_are_counted() {
 #[track_caller]
 fn lost(finished: &Finished, map: &str) -> u64 {
     let mut rows = finished.dataset().table("overhead");
-    rows.retain(|row| row.text("part") == Some("map") && row.text("component") == Some(map));
+    rows.retain(|row| {
+        row.text("component_kind") == Some("map") && row.text("component") == Some(map)
+    });
     assert!(!rows.is_empty(), "no map {map}");
     let lost = sum(&rows, "dropped");
     let message = format!("profiler: {lost} operations lost: map {map} was full");

@@ -27,7 +27,7 @@ pub fn counts(finished: &Finished, scope: &str, event: &str) -> Vec<Row> {
 pub fn raw(finished: &Finished, scope: &str, event: &str) -> u64 {
     let rows = counts(finished, scope, event);
     rows.iter()
-        .map(|row| row.u64("raw").expect("a count"))
+        .map(|row| row.u64("count_raw").expect("a count"))
         .sum()
 }
 
@@ -271,17 +271,18 @@ fn metrics_are_computed_from_their_interval() {
     let (rates, ratios) = (of("process", "cycle_rate"), of("process", "ipc"));
     assert!(clocks.len() > 1 && clocks.len() == rates.len());
     for (((clock, faults), rate), ratio) in clocks.iter().zip(&faults).zip(rates).zip(ratios) {
-        let value = |row: &Row| row.f64("value").expect("counted");
+        let value = |row: &Row| row.f64("value").expect("computed");
+        let count = |row: &Row| row.f64("count").expect("counted");
         let seconds = rate.u64("interval_ns").expect("known") as f64 / 1e9;
-        assert!((value(rate) - value(clock) / seconds).abs() <= 1e-9 * value(rate));
-        if value(clock) > 0.0 {
-            assert!((value(ratio) - value(faults) / value(clock)).abs() <= 1e-12);
+        assert!((value(rate) - count(clock) / seconds).abs() <= 1e-9 * value(rate));
+        if count(clock) > 0.0 {
+            assert!((value(ratio) - count(faults) / count(clock)).abs() <= 1e-12);
         } else {
             assert_eq!(ratio.f64("value"), None, "{clock:?}");
         }
         // A process that did not run in the interval has no share of the PMU.
         let enabled = clock.u64("enabled_ns").expect("known");
-        assert_eq!(rate.f64("quality"), (enabled != 0).then_some(1.0));
+        assert_eq!(rate.f64("running_ratio"), (enabled != 0).then_some(1.0));
         assert_eq!(
             (rate.text("unit"), rate.text("group")),
             (Some("1/s"), Some("OWN"))

@@ -30,8 +30,8 @@ replace(
     {
         "target_cycles": lambda interval: 3.0 * interval,
         "target_instructions": lambda interval: 3.0 * interval * ipc,
-        "node_mem_bw": lambda interval: memory,
-        "target_cpu": lambda interval: 100 * cpu,
+        "node_mem_bw_bytes_per_s": lambda interval: memory,
+        "target_cpu_percent": lambda interval: 100 * cpu,
         "target_runqueue_ns": lambda interval: runqueue * interval,
     },
 )

@@ -70,7 +70,7 @@ impl Dataset {
         serde_json::from_slice(&json).expect("run.json is JSON")
     }
 
-    /// Number of losses of a kind by `run.json`: `ticks`, `rows of TABLE`.
+    /// Number of losses of a kind by `run.json`: `samples`, `rows of TABLE`.
     pub fn lost(&self, what: &str) -> u64 {
         let losses = self.manifest()["losses"].clone();
         let losses = losses.as_array().expect("a list").iter();

@@ -5,7 +5,7 @@ use crate::{dataset::Dataset, rows::sum};
 impl Dataset {
     /// Samples that were due and not taken.
     pub fn missed_samples(&self) -> u64 {
-        self.lost("ticks")
+        self.lost("samples")
     }
 
     /// Time that the hypervisor took from all CPUs, in ns: the CPU time of a running thread can
@@ -25,7 +25,7 @@ impl Dataset {
     #[track_caller]
     pub fn assert_lossless(&self) {
         let losses = self.manifest()["losses"].clone();
-        let other = |loss: &&serde_json::Value| loss["what"] != "ticks";
+        let other = |loss: &&serde_json::Value| loss["what"] != "samples";
         let found = losses.as_array().expect("a list").iter().find(other);
         assert_eq!(found, None, "{losses}");
     }

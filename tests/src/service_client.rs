@@ -27,7 +27,7 @@ pub const REFUSED: u8 = 21;
 
 /// A request for a profile of processes.
 pub const REQUEST: &str = concat!(
-    r#"{"protocol":1,"schema_version":3,"target":"processes","interval_ns":1000000000,"#,
+    r#"{"protocol":1,"schema_version":4,"target":"processes","interval_ns":1000000000,"#,
     r#""source":null,"groups":null,"events":null,"threads":false,"strict":false,"#,
     r#""hostname":null}"#
 );

@@ -160,7 +160,7 @@ fn count_untimed(disk: Object, request: &Request) {
         && let Some(entry) = counters_of(disk, &key(request.owner, request.dimension))
     {
         add(&mut entry.counts.bytes, request.left);
-        add(&mut entry.counts.untimed, 1);
+        add(&mut entry.counts.ops_untimed, 1);
         add(&mut entry.counts.ops, 1);
     }
 }
@@ -234,7 +234,7 @@ fn complete_flush(rq: Object) {
                 &key(request.owner, block::dimension(device, op::FLUSH)),
             )
         {
-            add(&mut entry.counts.asked, 1);
+            add(&mut entry.counts.flush_requests, 1);
         }
         forget(bio);
     }

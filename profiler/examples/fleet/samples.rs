@@ -111,9 +111,9 @@ impl Samples {
                 let gpus = variation
                     .gpus
                     .then(|| Arc::new(Float64Array::from(vec![820.0; watts.len()])) as ArrayRef);
-                batch.rows = with(&batch.rows, "package_power", watts);
+                batch.rows = with(&batch.rows, "package_power_w", watts);
                 if let Some(gpus) = gpus {
-                    batch.rows = with(&batch.rows, "gpu_power_sum", gpus);
+                    batch.rows = with(&batch.rows, "gpu_power_sum_w", gpus);
                 }
             }
         }

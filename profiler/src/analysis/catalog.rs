@@ -77,7 +77,7 @@ figures! {
     PROCESSES {
         cpu_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Sum(&["user_ns", "system_ns"])), &[IsNull("tid")], at_least: "target_cpu_s";
             "CPU time in user mode and in the kernel";
-        target_cpu_s: Seconds, "timeline", Value::Scaled(1e-2, &Value::Column("target_cpu")), &[], over_time: OverTime::Integral;
+        target_cpu_s: Seconds, "timeline", Value::Scaled(1e-2, &Value::Column("target_cpu_percent")), &[], over_time: OverTime::Integral;
             "CPU time of the whole target. If processes are read from /proc, it includes those of which no sample has rows, and is what cpu_s then has";
         user_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Column("user_ns")), &[IsNull("tid")];
             "CPU time in user mode";
@@ -163,19 +163,19 @@ figures! {
 
     /// Of all processes of the target, from the table of the node's samples.
     TARGET {
-        flop: Flop, "timeline", Value::Column("target_flops"), &[], over_time: OverTime::Integral;
+        flop: Flop, "timeline", Value::Column("target_flop_per_s"), &[], over_time: OverTime::Integral;
             "Floating-point operations, on CPUs that do not distinguish precisions";
-        flop_dp: Flop, "timeline", Value::Column("target_dp_flops"), &[], over_time: OverTime::Integral;
+        flop_dp: Flop, "timeline", Value::Column("target_dp_flop_per_s"), &[], over_time: OverTime::Integral;
             "Floating-point operations in double precision";
-        flop_sp: Flop, "timeline", Value::Column("target_sp_flops"), &[], over_time: OverTime::Integral;
+        flop_sp: Flop, "timeline", Value::Column("target_sp_flop_per_s"), &[], over_time: OverTime::Integral;
             "Floating-point operations in single precision";
-        flop_hp: Flop, "timeline", Value::Column("target_hp_flops"), &[], over_time: OverTime::Integral;
+        flop_hp: Flop, "timeline", Value::Column("target_hp_flop_per_s"), &[], over_time: OverTime::Integral;
             "Floating-point operations in half precision";
         cycles: Count, "timeline", Value::Column("target_cycles"), &[];
             "CPU cycles";
         instructions: Count, "timeline", Value::Column("target_instructions"), &[];
             "Completed instructions";
-        memory_traffic_bytes: Bytes, "timeline", Value::Column("node_mem_bw"), &[], over_time: OverTime::Integral;
+        memory_traffic_bytes: Bytes, "timeline", Value::Column("node_mem_bw_bytes_per_s"), &[], over_time: OverTime::Integral;
             "Bytes read from and written to memory: of the node, or of the target if the CPU can attribute them";
         peak_pss_bytes: Bytes, "timeline", Value::Column("target_pss_sum"), &[], over_time: OverTime::Max;
             "Largest memory of the target on a node at a sample: shared pages are divided among the processes that map them; use peak_memory_bytes, which also has what is between samples";
@@ -185,7 +185,7 @@ figures! {
             "Periods in which a CPU quota was used up";
         target_energy_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
             "Energy of the packages × share of the node's CPU time used by the target: a model, not a measurement";
-        target_energy_by_cycles_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_by_cycles_uj")), &[];
+        target_energy_by_cycles_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_cycle_share_uj")), &[];
             "Energy of the packages × share of the node's cycles used by the target: a model, not a measurement";
     }
 
@@ -237,15 +237,15 @@ figures! {
             "Received over loopback";
         total_net_io_ext_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), EXTERNAL_INTERFACES;
             "Received over physical interfaces, in a container over those that lead out of it";
-        package_energy_j: Joules, "timeline", Value::Column("package_power"), &[], over_time: OverTime::Integral;
+        package_energy_j: Joules, "timeline", Value::Column("package_power_w"), &[], over_time: OverTime::Integral;
             "Energy of all packages";
-        dram_energy_j: Joules, "timeline", Value::Column("dram_power"), &[], over_time: OverTime::Integral;
+        dram_energy_j: Joules, "timeline", Value::Column("dram_power_w"), &[], over_time: OverTime::Integral;
             "Energy of all memory";
-        gpu_energy_j: Joules, "timeline", Value::Column("gpu_power_sum"), &[], over_time: OverTime::Integral;
+        gpu_energy_j: Joules, "timeline", Value::Column("gpu_power_sum_w"), &[], over_time: OverTime::Integral;
             "Energy of all GPUs";
-        gpu_tensor_mean_pct: Percent, "gpu", Value::Column("tensor_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        gpu_tensor_mean_pct: Percent, "gpu", Value::Column("tensor_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean share of the time in which the tensor cores of the GPUs were active";
-        gpu_bandwidth_mean_pct: Percent, "gpu", Value::Column("dram_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        gpu_bandwidth_mean_pct: Percent, "gpu", Value::Column("dram_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean share of the memory bandwidth of the GPUs in use";
         gpu_power_limited_pct: Percent, "gpu", Value::Scaled(100.0, &Value::Ratio(&["power_violation_ns"], &["interval_ns"])), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean share of the time in which the power limit reduced the clocks of the GPUs";
@@ -255,13 +255,13 @@ figures! {
             "Bytes received by all ports of the high-speed network";
         oom_kills: Count, "system", Value::Column("oom_kills"), &[];
             "Processes killed for lack of memory";
-        profiler_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[IsOneOf("part", &["start", "controller"])];
+        profiler_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[IsOneOf("component_kind", &["start", "profiler"])];
             "CPU time of the profiler, with its start and without writing the last files";
-        profiler_start_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("part", "start")];
+        profiler_start_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("component_kind", "start")];
             "CPU time of the profiler up to the baselines, most of it to load BPF programs";
-        profiler_rss_bytes: Bytes, "overhead", Value::Column("rss"), &[Is("part", "controller")], over_time: OverTime::Max, at_least: "profiler_peak_rss_bytes";
+        profiler_rss_bytes: Bytes, "overhead", Value::Column("rss"), &[Is("component_kind", "profiler")], over_time: OverTime::Max, at_least: "profiler_peak_rss_bytes";
             "Largest resident memory of the profiler";
-        profiler_peak_rss_bytes: Bytes, "overhead", Value::Column("peak_rss"), &[Is("part", "controller")], over_time: OverTime::Max;
+        profiler_peak_rss_bytes: Bytes, "overhead", Value::Column("peak_rss"), &[Is("component_kind", "profiler")], over_time: OverTime::Max;
             "Largest resident memory of the profiler, also between samples";
     }
 
@@ -277,11 +277,11 @@ figures! {
             "Mean utilization of the GPUs' memory";
         mem_util_max_pct: Percent, "gpu", Value::Column("memory_utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest utilization of a GPU's memory at a sample";
-        power_watts_mean: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        power_watts_mean: Watts, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean power of a GPU";
-        power_watts_max: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+        power_watts_max: Watts, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest power of a GPU at a sample";
-        energy_j: Joules, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_time: OverTime::Integral;
+        energy_j: Joules, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_time: OverTime::Integral;
             "Energy of the GPUs: power × time";
     }
 

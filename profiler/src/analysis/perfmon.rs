@@ -11,7 +11,7 @@ use super::{
 figures! {
     /// Of a node.
     OF_NODES {
-        cpu_load: Percent, "timeline", Value::Column("target_cpu"), &[], over_time: OverTime::Mean;
+        cpu_load: Percent, "timeline", Value::Column("target_cpu_percent"), &[], over_time: OverTime::Mean;
             "CPU time of the target over the interval; 100 is one CPU";
         memory: Bytes, "timeline", Value::Column("target_rss_sum"), &[], over_time: OverTime::Max;
             "Sum of the resident memory of the processes";
@@ -99,7 +99,7 @@ figures! {
 
     /// Of events and metrics of hardware counters.
     OF_COUNTERS {
-        count: Count, "perf_event", Value::Column("value"), &[IsNull("tid"), NotNull("group"), IsOneOf("scope", &["process", "cpu"])];
+        count: Count, "perf_event", Value::Column("count"), &[IsNull("tid"), NotNull("group"), IsOneOf("scope", &["process", "cpu"])];
             "Events in the target";
         metric: Count, "perf_metric", Value::Column("value"), &[IsNull("tid"), IsOneOf("scope", &["target", "node"])], over_time: OverTime::Mean;
             "Value computed from counts";
@@ -109,11 +109,11 @@ figures! {
     OF_GPUS {
         readings: Count, "gpu", Value::One, &[IsNull("parent_uuid")];
             "1 for each reading";
-        graphics_clock: Count, "gpu", Value::Scaled(1e-6, &Value::Column("graphics_clock")), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
+        graphics_clock: Count, "gpu", Value::Scaled(1e-6, &Value::Column("graphics_clock_hz")), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Clock of the graphics engine, MHz";
-        sm_clock: Count, "gpu", Value::Scaled(1e-6, &Value::Column("sm_clock")), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
+        sm_clock: Count, "gpu", Value::Scaled(1e-6, &Value::Column("sm_clock_hz")), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Clock of the SMs, MHz";
-        memory_clock: Count, "gpu", Value::Scaled(1e-6, &Value::Column("memory_clock")), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
+        memory_clock: Count, "gpu", Value::Scaled(1e-6, &Value::Column("memory_clock_hz")), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Clock of the memory, MHz";
         ecc_corrected: Count, "gpu", Value::Column("ecc_corrected_total"), &[IsNull("parent_uuid")], over_time: OverTime::Max;
             "Corrected errors in the life of the GPU";
@@ -131,13 +131,13 @@ figures! {
             "Utilization of the encoder";
         decoder_utilization: Percent, "gpu", Value::Column("decoder_utilization"), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Utilization of the decoder";
-        power: Count, "gpu", Value::Column("power_mw"), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
+        power: Count, "gpu", Value::Scaled(1e3, &Value::Column("power_w")), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Power";
         violation: Count, "gpu", Value::Column("application_clocks_violation_ns"), &[IsNull("parent_uuid")];
             "Time with clocks below the application clocks";
         temperature: Count, "gpu", Value::Column("temperature"), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Temperature";
-        fan: Percent, "gpu", Value::Column("fan"), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
+        fan: Percent, "gpu", Value::Column("fan_percent"), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Speed of the fan";
         processes: Count, "gpu", Value::Column("processes"), &[IsNull("parent_uuid")], over_time: OverTime::Mean;
             "Processes that compute on the GPU";

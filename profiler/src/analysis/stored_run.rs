@@ -257,7 +257,7 @@ impl StoredRun {
 }
 
 /// Columns of the keys of keyed tables.
-const KEYS: &[&str] = &["pid", "start_ts", "region"];
+const KEYS: &[&str] = &["pid", "start_ts", "region_id"];
 
 /// Rows of the journals of a keyed table, in which a row replaces earlier ones with the same key.
 enum OpenRows {

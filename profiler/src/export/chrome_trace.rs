@@ -117,14 +117,7 @@ const OF_NODE: [Declared; 12] = [
         &["index"],
         Of("memory_used"),
     ),
-    (
-        "GPU power",
-        "W",
-        "gpu",
-        GPUS,
-        &["index"],
-        Scaled(1e-3, &Of("power_mw")),
-    ),
+    ("GPU power", "W", "gpu", GPUS, &["index"], Of("power_w")),
 ];
 
 /// Writes the events. Returns the files that cannot be read, with the reason.

@@ -44,13 +44,13 @@ const COLUMNS: [&str; 19] = [
     "ts",
     "pid",
     "start_ts",
-    "region",
+    "region_id",
     "op",
     "name",
     "kind",
-    "id",
-    "parent",
-    "parent_region",
+    "user_id",
+    "user_parent_id",
+    "parent_region_id",
     "group",
     "status",
     "region_start_ts",
@@ -77,12 +77,20 @@ pub fn for_each(
     let mut result = Ok(());
     let read = run.read("region", host, &COLUMNS, |batch| {
         let texts = |name: &str| Texts::of(batch, name);
-        let [ops, names, kinds, ids, parents, groups, statuses] =
-            ["op", "name", "kind", "id", "parent", "group", "status"].map(texts);
+        let [ops, names, kinds, ids, parents, groups, statuses] = [
+            "op",
+            "name",
+            "kind",
+            "user_id",
+            "user_parent_id",
+            "group",
+            "status",
+        ]
+        .map(texts);
         let [attributes, used, generated, tags] =
             ["attributes", "used", "generated", "tags"].map(texts);
         let [numbers, parent_numbers] =
-            ["region", "parent_region"].map(|name| integers(batch, name));
+            ["region_id", "parent_region_id"].map(|name| integers(batch, name));
         let [updates, starts, ends] =
             ["ts", "region_start_ts", "region_end_ts"].map(|name| times(batch, name));
         let rows = selected.rows(batch);

@@ -158,10 +158,10 @@ impl OfHost<'_> {
             "memory_utilization",
             "memory_used",
             "memory_total",
-            "power_mw",
+            "power_w",
             "temperature",
-            "sm_clock",
-            "memory_clock",
+            "sm_clock_hz",
+            "memory_clock_hz",
         ];
         let mut columns = vec!["ts", "interval_ns", "uuid", "parent_uuid"];
         columns.extend(NUMBERS);
@@ -304,7 +304,7 @@ impl Gpu {
             memory_clock,
         ] = self.values;
         let whole = |value: f64| text(value, |value| format!("{value:.0}"), "[N/A]");
-        let power = text(power, |value| format!("{:.2}", value / 1e3), "[N/A]");
+        let power = text(power, |value| format!("{:.2}", value), "[N/A]");
         format!(
             "{}, {}, {}, {}, {}, {power}, {}, {}, {}, {}, {}\n",
             clock::local(self.ts),
@@ -326,7 +326,7 @@ impl Gpu {
         if !(utilization + used + power).is_nan() {
             summary.utilization.add(utilization);
             summary.used.add(mebibytes(used).round());
-            summary.power.add((power / 10.0).round() / 100.0);
+            summary.power.add((power * 100.0).round() / 100.0);
         }
     }
 

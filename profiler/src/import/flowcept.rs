@@ -25,7 +25,11 @@ use crate::{
 
 /// GPUs of NVIDIA; others have the keys of [`GPU`].
 const NVIDIA: Figures = &[
-    ("power", Kind::Gauge, Value::Column("power_mw")),
+    (
+        "power",
+        Kind::Gauge,
+        Value::Scaled(1e3, &Value::Column("power_w")),
+    ),
     ("temperature", Kind::Gauge, Value::Column("temperature")),
 ];
 /// Counters of the process of a task and its descendants, in files of the profiler.
@@ -197,7 +201,7 @@ fn add_task(
     let [before, after] = ["telemetry_at_start", "telemetry_at_end"].map(|key| &task[key]);
     let mut row = Row::new();
     identity(&mut row, before, host.first);
-    row.insert("region".to_owned(), region.into());
+    row.insert("region_id".to_owned(), region.into());
     set_text(&mut row, "name", task["activity_id"].as_str());
     // Only files of the profiler tell.
     let op = task["custom_metadata"]["op"].as_str();
@@ -206,12 +210,12 @@ fn add_task(
         .unwrap_or("region");
     set_text(&mut row, "op", Some(op));
     set_text(&mut row, "kind", task["subtype"].as_str());
-    set_text(&mut row, "id", task["task_id"].as_str());
+    set_text(&mut row, "user_id", task["task_id"].as_str());
     set_text(&mut row, "group", task["group_id"].as_str());
     if let Some(parent) = task["parent_task_id"].as_str() {
-        set_text(&mut row, "parent", Some(parent));
+        set_text(&mut row, "user_parent_id", Some(parent));
         if let Some(number) = numbers.get(parent) {
-            row.insert("parent_region".to_owned(), (*number).into());
+            row.insert("parent_region_id".to_owned(), (*number).into());
         }
     }
     let status = task["status"].as_str().map(str::to_lowercase);
@@ -242,7 +246,7 @@ fn add_task(
         return;
     }
     identity(&mut row, before, host.first);
-    row.insert("region".to_owned(), region.into());
+    row.insert("region_id".to_owned(), region.into());
     set_text(&mut row, "name", task["activity_id"].as_str());
     for column in ["start_offset_ns", "end_offset_ns"] {
         row.insert(column.to_owned(), 0.into());

@@ -207,7 +207,7 @@ fn add_processes_and_node(host: &mut Host, samples: &Samples<'_>) {
     samples.each(&quantities, "timeline", |number, ts, interval, mut row| {
         let memory = memory.and_then(|list| list.get(number)?.as_f64());
         set(&mut row, "target_rss_sum", memory);
-        for (column, domain) in [("package_power", "package"), ("dram_power", "dram")] {
+        for (column, domain) in [("package_power_w", "package"), ("dram_power_w", "dram")] {
             set_real(&mut row, column, watts[number].get(domain).copied());
         }
         host.add("timeline", ts, Some(interval), row);
@@ -321,7 +321,12 @@ fn add_events(host: &mut Host, samples: &Samples<'_>) {
                 if let (Some(value), true) = (value, end > *start) {
                     let mut row = event.clone();
                     let factor = if is_rate(name) { 1e6 } else { 1.0 };
-                    set_real(&mut row, "value", Some(value * factor));
+                    let column = if table == "perf_event" {
+                        "count"
+                    } else {
+                        "value"
+                    };
+                    set_real(&mut row, column, Some(value * factor));
                     host.add(table, end, Some(end - start), row);
                 }
             }

@@ -50,8 +50,8 @@ impl Output for StatusOutput {
     }
 
     fn update_self_metrics(&mut self, self_metrics: &mut SelfMetrics) {
-        let controller = self_metrics.account(Component::Controller, "profiler");
-        self.status.samples = controller.runs;
+        let own = self_metrics.account(Component::Profiler, "profiler");
+        self.status.samples = own.runs;
         if std::mem::replace(&mut self.files, self_metrics.files) != self_metrics.files {
             self.status.file_ts = self.status.sample_ts;
         }

@@ -42,13 +42,13 @@ figures! {
             "Share of the time in which a task waited for I/O";
         ipc: Count, "timeline", Value::Column("target_ipc"), &[], over_time: OverTime::Mean;
             "Instructions per cycle";
-        flops: Flop, "timeline", Value::Column("target_flops"), &[], over_time: OverTime::Integral;
+        flops: Flop, "timeline", Value::Column("target_flop_per_s"), &[], over_time: OverTime::Integral;
             "Floating-point operations per second";
-        dp_flops: Flop, "timeline", Value::Column("target_dp_flops"), &[], over_time: OverTime::Integral;
+        dp_flops: Flop, "timeline", Value::Column("target_dp_flop_per_s"), &[], over_time: OverTime::Integral;
             "Floating-point operations per second in double precision";
-        sp_flops: Flop, "timeline", Value::Column("target_sp_flops"), &[], over_time: OverTime::Integral;
+        sp_flops: Flop, "timeline", Value::Column("target_sp_flop_per_s"), &[], over_time: OverTime::Integral;
             "Floating-point operations per second in single precision";
-        mem_bw: Bytes, "timeline", Value::Column("node_mem_bw"), &[], over_time: OverTime::Integral;
+        mem_bw: Bytes, "timeline", Value::Column("node_mem_bw_bytes_per_s"), &[], over_time: OverTime::Integral;
             "Memory bandwidth";
         mem_bw_local: Bytes, "perf_metric", METRIC, &[WHOLE, Is("metric", "llc_miss_local_bw")], over_time: OverTime::Integral;
             "Read by the cores from memory of their own node";
@@ -68,15 +68,15 @@ figures! {
             "Share of vector instructions in the double-precision arithmetic";
         vector_sp: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "vec_ratio_sp")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of vector instructions in the single-precision arithmetic";
-        package_power: Watts, "timeline", Value::Column("package_power"), &[], over_time: OverTime::Mean;
+        package_power: Watts, "timeline", Value::Column("package_power_w"), &[], over_time: OverTime::Mean;
             "Power of all packages";
-        dram_power: Watts, "timeline", Value::Column("dram_power"), &[], over_time: OverTime::Mean;
+        dram_power: Watts, "timeline", Value::Column("dram_power_w"), &[], over_time: OverTime::Mean;
             "Power of all memory";
-        gpu_power: Watts, "timeline", Value::Column("gpu_power_sum"), &[], over_time: OverTime::Mean;
+        gpu_power: Watts, "timeline", Value::Column("gpu_power_sum_w"), &[], over_time: OverTime::Mean;
             "Power of all GPUs";
         target_energy: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
             "Energy of the packages × share of the node's CPU time used by the target: a model";
-        profiler_cpu: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("part", "controller")];
+        profiler_cpu: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("component_kind", "profiler")];
             "CPU time of the profiler";
     }
 
@@ -92,15 +92,15 @@ figures! {
             "Share of the time in which a kernel ran";
         gpu_memory: Bytes, "gpu", Value::Column("memory_used"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Device memory in use";
-        gpu_tensor: Percent, "gpu", Value::Column("tensor_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
+        gpu_tensor: Percent, "gpu", Value::Column("tensor_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
             "Share of the time in which the tensor cores were active";
-        gpu_bandwidth: Percent, "gpu", Value::Column("dram_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
+        gpu_bandwidth: Percent, "gpu", Value::Column("dram_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
             "Share of the memory bandwidth in use";
         gpu_pcie_rx: Bytes, "gpu", Value::Column("pcie_rx_bytes"), &[IsNull("parent_uuid")];
             "Bytes received over PCIe";
         gpu_pcie_tx: Bytes, "gpu", Value::Column("pcie_tx_bytes"), &[IsNull("parent_uuid")];
             "Bytes sent over PCIe";
-        gpu_watts: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
+        gpu_watts: Watts, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
             "Power";
     }
 
@@ -527,8 +527,8 @@ pub const TOPICS: &[Topic] = &[
                 "power",
                 "Power",
                 &[
-                    ("packages", "package_power"),
-                    ("memory", "dram_power"),
+                    ("packages", "package_power_w"),
+                    ("memory", "dram_power_w"),
                     ("GPUs", "gpu_power"),
                 ],
             ),

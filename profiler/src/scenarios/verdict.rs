@@ -39,7 +39,7 @@ fn run(cpus: &str, load: Load) -> Recording {
             "sleep_ns": ns(load.slept),
         });
         let timeline = json!({
-            "target_cpu": 100.0 * load.ran,
+            "target_cpu_percent": 100.0 * load.ran,
             "target_runqueue_ns": ns(load.waited),
         });
         run = run
@@ -61,7 +61,7 @@ fn run(cpus: &str, load: Load) -> Recording {
         if load.stopped > 0.0 {
             let throttle = json!({
                 "cgroup": "/job",
-                "quota": 0.5,
+                "quota_cpus": 0.5,
                 "periods": 10,
                 "throttled_periods": 9,
                 "throttled_ns": ns(load.stopped),
@@ -292,7 +292,7 @@ fn with_disk(ran: f64, op: &str, in_flight: f64, busy: f64, dirty: u64) -> Summa
             "bytes": 24_000 * 4096,
             "queue_ns": 0,
             "service_ns": ns(in_flight),
-            "untimed": 0,
+            "ops_untimed": 0,
             "errors": 0,
         });
         // All in the bucket from 1.0486 ms.

@@ -32,7 +32,7 @@ pub use self::{
 use crate::columns;
 
 /// Version of the schema as a whole; renaming or retyping a column increments it.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;
 
 columns! {
     /// Columns of every table with rows per sample.

@@ -312,7 +312,7 @@ mod tests {
     fn request() -> Request {
         Request {
             protocol: VERSION,
-            schema_version: 3,
+            schema_version: 4,
             target: RequestedTarget::Processes,
             interval_ns: 1_000_000_000,
             source: None,

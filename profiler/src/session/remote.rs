@@ -546,7 +546,7 @@ impl Written {
         let away = monotonic_ns().saturating_sub(self.read_at);
         let interval = u64::try_from(config.settings.interval.as_nanos()).unwrap_or(u64::MAX);
         self.losses.push(Loss {
-            what: "ticks".to_owned(),
+            what: "samples".to_owned(),
             count: (away / interval).max(1),
             why: format!("the service was away for {}", units::format_ns(away)),
             uid: None,

@@ -345,7 +345,7 @@ impl Sampler {
             &self.tasks,
         );
         if !quiet {
-            for loss in losses.iter().filter(|loss| loss.what != "ticks") {
+            for loss in losses.iter().filter(|loss| loss.what != "samples") {
                 warning!("profiler: {loss}");
             }
             if self.ticks.missed != 0 {

@@ -35,7 +35,7 @@ pub struct Ticks {
 impl Ticks {
     /// Stores the totals of the profiler itself.
     pub fn update_self_metrics(&self, self_metrics: &mut SelfMetrics) {
-        let metrics = self_metrics.account(Component::Controller, "profiler");
+        let metrics = self_metrics.account(Component::Profiler, "profiler");
         metrics.runs = Some(self.taken);
         metrics.run_ns = Some(self.busy_ns);
         metrics.dropped = Some(self.missed);
@@ -108,13 +108,18 @@ pub fn losses(
         }
     };
     let busy = "the machine or the profiler was too busy";
-    add("ticks", ticks.missed - ticks.spared, busy.to_owned(), None);
+    add(
+        "samples",
+        ticks.missed - ticks.spared,
+        busy.to_owned(),
+        None,
+    );
     let lengthened = format!(
         "interval lengthened to {}: samples of these processes took more than a tenth of a core, the \
          budget of a profile by the service",
         format_ns(ticks.longest_ns)
     );
-    add("ticks", ticks.spared, lengthened, None);
+    add("samples", ticks.spared, lengthened, None);
     for (part, name, metrics) in self_metrics.iter() {
         let (what, why) = match part {
             Component::Map => ("operations", format!("map {name} was full")),
@@ -126,7 +131,7 @@ pub fn losses(
                 COUNTERS => (
                     Loss::PROCESS_COUNTERS,
                     "the processes ended between two readings of /proc; their CPU time is in \
-                     timeline.target_cpu"
+                     timeline.target_cpu_percent"
                         .to_owned(),
                 ),
                 RECORDS => (
@@ -136,7 +141,7 @@ pub fn losses(
                 PROCESSES => (
                     "processes and threads at most",
                     "they lived less than an interval, in the target or elsewhere on the node; the \
-                     CPU time of those of the target is in timeline.target_cpu"
+                     CPU time of those of the target is in timeline.target_cpu_percent"
                         .to_owned(),
                 ),
                 _ => (
@@ -156,7 +161,7 @@ pub fn losses(
             Component::Source
             | Component::Marks
             | Component::Sink
-            | Component::Controller
+            | Component::Profiler
             | Component::Start => continue,
         };
         add(what, metrics.dropped.unwrap_or(0), why, None);

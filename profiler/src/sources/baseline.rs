@@ -36,7 +36,7 @@ columns! {
     /// One counter.
     pub struct BaselineRow {
         table_name: Label = Label("", "Table with the increases of the counter: system, cpu, disk or netdev"),
-        item: Label = Label("", "Device, or number of the CPU; empty in rows of the whole node"),
+        instance: Label = Label("", "Device, or number of the CPU; empty in rows of the whole node"),
         column_name: Label = Label("", "Column with the increases of the counter"),
         value: u64 = Gauge("", "Value since boot, or since the device appeared, in the unit of that column"),
     }
@@ -98,7 +98,7 @@ impl Source for Baseline {
                 BaselineKey { ts: ctx.tick.ts },
                 BaselineRow {
                     table_name: table.into(),
-                    item: item.into(),
+                    instance: item.into(),
                     column_name: column.into(),
                     value,
                 },
@@ -152,8 +152,8 @@ fn add_paging(host: &Host, values: &mut Vec<Value>) {
     paging.increase(&VmStat::parse(zero), host.page_size);
     let counts = paging.increase(&VmStat::parse(&text), host.page_size);
     let counts = [
-        ("swap_sin", counts.swapped_in),
-        ("swap_sout", counts.swapped_out),
+        ("swap_in_bytes", counts.swapped_in),
+        ("swap_out_bytes", counts.swapped_out),
         ("minor_faults", counts.minor_faults),
         ("major_faults", counts.major_faults),
         ("page_in_bytes", counts.paged_in),

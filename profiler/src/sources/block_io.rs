@@ -36,16 +36,16 @@ columns! {
     pub struct BlockIoRow {
         device: Label = Label("", "Kernel name of the whole disk (nvme0n1, dm-0), not of a partition"),
         dev: Label = Label("", "Device number (major:minor). NVMe multipath paths have no device node"),
-        mapped: Option<Label> = Label("", "Name of a device-mapper disk, as in /dev/mapper; null for other disks"),
+        dm_name: Option<Label> = Label("", "Name of a device-mapper disk, as in /dev/mapper; null for other disks"),
         cgroup: Option<Label> = Label("", "In rows without a process: the cgroup that the kernel charged, as a path below its mount point; null if it is unknown, and in rows of processes"),
         op: Label = Label("", "Operation: read, write (including zeroes), discard or flush (of the device cache)"),
         ops: u64 = Counter("1", "Completed requests, after merging and splitting"),
         bytes: u64 = Counter("bytes", "Bytes of completed requests and of completed parts of requests"),
-        queue_ns: u64 = Counter("ns", "Time from creation to issue to the driver, summed over requests (see `untimed`)"),
-        service_ns: u64 = Counter("ns", "Time from issue to the driver to completion, summed over requests (see `untimed`)"),
-        untimed: u64 = Counter("1", "Requests whose completion no BPF program observed: part of `ops`, but not of times and histograms"),
+        queue_ns: u64 = Counter("ns", "Time from creation to issue to the driver, summed over requests (see `ops_untimed`)"),
+        service_ns: u64 = Counter("ns", "Time from issue to the driver to completion, summed over requests (see `ops_untimed`)"),
+        ops_untimed: u64 = Counter("1", "Requests whose completion no BPF program observed: part of `ops`, but not of times and histograms"),
         errors: u64 = Counter("1", "Failed requests; also part of `ops`"),
-        asked: Option<u64> = Counter("1", "Flush requests without data (fsync of data that is already written). The device gets one flush for all waiting requests; it is part of the `ops` of the process that has waited longest. Null for other operations"),
+        flush_requests: Option<u64> = Counter("1", "Flush requests without data (fsync of data that is already written). The device gets one flush for all waiting requests; it is part of the `ops` of the process that has waited longest. Null for other operations"),
     }
 }
 
@@ -133,16 +133,17 @@ impl Source for BlockIo {
                 BlockIoRow {
                     device: name.map_or_else(|| number.clone().into(), Label::from),
                     dev: number.into(),
-                    mapped: mapped.map(Into::into),
+                    dm_name: mapped.map(Into::into),
                     cgroup: cgroup.as_ref().map(Label::from),
                     op: op_name(row.dimension).into(),
                     ops: counts.ops,
                     bytes: counts.bytes,
                     queue_ns: sum_of(row.increase.queue.as_ref()),
                     service_ns: sum_of(row.increase.service.as_ref()),
-                    untimed: counts.untimed,
+                    ops_untimed: counts.ops_untimed,
                     errors: counts.errors,
-                    asked: (op_of(row.dimension) == op::FLUSH).then_some(counts.asked),
+                    flush_requests: (op_of(row.dimension) == op::FLUSH)
+                        .then_some(counts.flush_requests),
                 },
             );
             add_times(&mut times, row);

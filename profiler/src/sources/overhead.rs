@@ -18,17 +18,17 @@ use crate::{
 columns! {
     /// One component of the profiler.
     pub struct OverheadRow {
-        part: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), memory (rows that were left out because the memory of the cgroup was short), sink (output), controller (the profiler since its start), start (the profiler up to the baselines, once; loading BPF programs is the most of it)"),
+        component_kind: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), memory (rows that were left out because the memory of the cgroup was short), sink (output), profiler (the profiler since its start), start (the profiler up to the baselines, once; loading BPF programs is the most of it)"),
         component: Label = Label("", "Name of the component"),
-        runs: Option<u64> = Counter("1", "Number of runs; samples for the controller; null for BPF programs unless kernel.bpf_stats_enabled=1"),
-        run_ns: Option<u64> = Counter("ns", "Wall time of the runs; the work of the samples for the controller"),
+        runs: Option<u64> = Counter("1", "Number of runs; samples for the profiler; null for BPF programs unless kernel.bpf_stats_enabled=1"),
+        run_ns: Option<u64> = Counter("ns", "Wall time of the runs; the work of the samples for the profiler"),
         rows: Option<u64> = Counter("1", "Rows produced or written"),
-        dropped: Option<u64> = Counter("1", "Losses: rows (sink, memory), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, processes that were missed at most (procfs), marks, samples (controller), names of processes (source tasks)"),
+        dropped: Option<u64> = Counter("1", "Losses: rows (sink, memory), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, processes that were missed at most (procfs), marks, samples (profiler), names of processes (source tasks)"),
         errors: Option<u64> = Counter("1", "Failed runs or writes"),
-        late_ns: Option<u64> = Gauge("ns", "Delay of the sample after its deadline (controller)"),
-        rss: Option<u64> = Gauge("bytes", "Resident memory (controller)"),
-        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory so far, without helper processes (controller)"),
-        cpu_ns: Option<u64> = Counter("ns", "CPU time of all threads, of helper processes and of programs that were run (controller, start). The files of the end are written after the last row"),
+        late_ns: Option<u64> = Gauge("ns", "Delay of the sample after its deadline (profiler)"),
+        rss: Option<u64> = Gauge("bytes", "Resident memory (profiler)"),
+        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory so far, without helper processes (profiler)"),
+        cpu_ns: Option<u64> = Counter("ns", "CPU time of all threads, of helper processes and of programs that were run (is_profiler, start). The files of the end are written after the last row"),
     }
 }
 
@@ -76,7 +76,7 @@ impl Source for Overhead {
             let is_first = self.cpu_ns.replace(cpu_now).is_none();
             if is_first {
                 let row = OverheadRow {
-                    part: Component::Start.as_str().into(),
+                    component_kind: Component::Start.as_str().into(),
                     component: "profiler".into(),
                     runs: None,
                     run_ns: None,
@@ -102,21 +102,21 @@ impl Source for Overhead {
             let increase = |now: Option<u64>, before: Option<u64>| {
                 now.map(|now| now.saturating_sub(before.unwrap_or(0)))
             };
-            let controller = part == Component::Controller;
+            let is_profiler = part == Component::Profiler;
             self.rows.push(
                 ctx.key(interval_ns),
                 OverheadRow {
-                    part: part.as_str().into(),
+                    component_kind: part.as_str().into(),
                     component: name.into(),
                     runs: increase(account.runs, before.runs),
                     run_ns: increase(account.run_ns, before.run_ns),
                     rows: increase(account.rows, before.rows),
                     dropped: increase(account.dropped, before.dropped),
                     errors: increase(account.errors, before.errors),
-                    late_ns: controller.then_some(ctx.self_metrics.late_ns),
-                    rss: rss.filter(|_| controller),
-                    peak_rss: peak_rss.filter(|_| controller),
-                    cpu_ns: controller.then_some(cpu_ns),
+                    late_ns: is_profiler.then_some(ctx.self_metrics.late_ns),
+                    rss: rss.filter(|_| is_profiler),
+                    peak_rss: peak_rss.filter(|_| is_profiler),
+                    cpu_ns: is_profiler.then_some(cpu_ns),
                 },
             );
         }

@@ -19,13 +19,13 @@ pub enum Component {
     /// An output.
     Sink,
     /// The profiler's process.
-    Controller,
+    Profiler,
     /// The start of the profiler, up to the first sample.
     Start,
 }
 
 impl Component {
-    /// Value of column `part`.
+    /// Value of column `component_kind`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -35,7 +35,7 @@ impl Component {
             Self::Marks => "marks",
             Self::Memory => "memory",
             Self::Sink => "sink",
-            Self::Controller => "controller",
+            Self::Profiler => "profiler",
             Self::Start => "start",
         }
     }
@@ -50,7 +50,7 @@ pub struct ComponentMetrics {
     pub run_ns: Option<u64>,
     /// Rows produced.
     pub rows: Option<u64>,
-    /// Losses: rows, events, map entries, or ticks.
+    /// Losses: rows, events, map entries, or samples.
     pub dropped: Option<u64>,
     /// Failed runs.
     pub errors: Option<u64>,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Columns of `timeline` that are shown if they have values.
 USUAL = [
-    "target_cpu",
+    "target_cpu_percent",
     # Unlike PSS, it has a value at every sample.
     "target_rss_sum",
     "target_file_read_bytes",

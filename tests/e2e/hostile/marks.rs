@@ -193,7 +193,7 @@ impl Ended {
         assert_eq!(self.finished.code(), 0, "{}", self.finished.stderr);
         let rows: Vec<Usage> = self.data.rows(&format!(
             "SELECT u.name, oncpu_ns, write_chars, epoch_ns(region_start_ts) + start_offset_ns, \
-             epoch_ns(region_end_ts) + end_offset_ns FROM region_usage u JOIN region USING (host, region) \
+             epoch_ns(region_end_ts) + end_offset_ns FROM region_usage u JOIN region USING (host, region_id) \
              WHERE u.pid = {} ORDER BY u.name",
             self.honest.pid
         ));
@@ -251,7 +251,7 @@ impl Ended {
     fn cpu(&self) -> f64 {
         let ns: u64 = self
             .data
-            .value("SELECT sum(cpu_ns) FROM overhead WHERE part = 'controller'");
+            .value("SELECT sum(cpu_ns) FROM overhead WHERE component_kind = 'profiler'");
         ns as f64 / 1e9 / self.seconds
     }
 }

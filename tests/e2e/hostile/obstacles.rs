@@ -321,7 +321,7 @@ fn assert_stored(runs: &Runs, kind: Kind, state: &str) {
     let run = runs.run();
     let verified = end(&["verify", "RUN"], &run);
     // A killed profiler has not counted the samples that it missed.
-    let of_the_kill = [" was killed: ", " ticks are neither there nor counted "];
+    let of_the_kill = [" was killed: ", " samples are neither there nor counted "];
     let mut lines = verified.output.lines();
     let is_unexpected = |line: &&str| {
         line.contains("problem: ") && !of_the_kill.iter().any(|why| line.contains(why))

@@ -92,7 +92,7 @@ fn profiled(arguments: &[&str]) -> (Cost, Finished) {
     let finished = running.interrupt();
     let ns: u64 = finished
         .dataset()
-        .value("SELECT sum(cpu_ns) FROM overhead WHERE part = 'controller'");
+        .value("SELECT sum(cpu_ns) FROM overhead WHERE component_kind = 'profiler'");
     let cpu = Duration::from_nanos(ns);
     (Cost { cpu, memory }, finished)
 }

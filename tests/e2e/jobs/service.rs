@@ -15,7 +15,7 @@ const NOBODY: u32 = 65_534;
 /// The answer to the request of a user for a job: its kind and content.
 fn answer(service: &Service, uid: u32, job: &str) -> (u8, Value) {
     let request = json!({
-        "protocol": 1, "schema_version": 3, "interval_ns": 1_000_000_000,
+        "protocol": 1, "schema_version": 4, "interval_ns": 1_000_000_000,
         "target": {"job": {"scheduler": "slurm", "id": job, "step": null}},
         "source": null, "groups": null, "events": null, "threads": false, "strict": false,
         "hostname": null,

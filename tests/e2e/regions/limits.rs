@@ -326,7 +326,7 @@ fn sums_say_how_many_regions_are_known() {
     let (all, known, far): (u64, u64, u64) = data.row(
         "SELECT count(*), count(user_ns), count(*) FILTER (user_ns IS NOT NULL AND \
          abs(start_offset_ns) + abs(end_offset_ns) > epoch_ns(region_end_ts) - epoch_ns(region_start_ts) + 1000) \
-         FROM region_usage u JOIN region USING (host, region) WHERE u.name = 'short'",
+         FROM region_usage u JOIN region USING (host, region_id) WHERE u.name = 'short'",
     );
     assert_eq!((all, far), (200, 0));
     assert!(known < all, "{known}");

@@ -56,7 +56,7 @@ echo $$
     assert_eq!(counted(&data, "end_without_start"), 1);
     let shell: u32 = finished.stdout.trim().parse().expect("a pid");
     let rows: Vec<Row> = data.rows(
-        "SELECT coalesce(name, '-'), op, pid, parent_region, status, attributes, tags FROM region ORDER BY region",
+        "SELECT coalesce(name, '-'), op, pid, parent_region_id, status, attributes, tags FROM region ORDER BY region_id",
     );
     let row = |name: &str, op: &str, parent, status: Option<&str>| {
         (

@@ -50,7 +50,7 @@ fn printed<T: serde::de::DeserializeOwned>(finished: &Finished) -> T {
 /// Number of marks that were counted for this reason.
 pub fn counted(data: &Dataset, what: &str) -> u64 {
     data.value(&format!(
-        "SELECT coalesce(sum(dropped), sum(errors), 0)::BIGINT FROM overhead WHERE part = 'marks' AND component = '{what}'"
+        "SELECT coalesce(sum(dropped), sum(errors), 0)::BIGINT FROM overhead WHERE component_kind = 'marks' AND component = '{what}'"
     ))
 }
 
@@ -114,7 +114,7 @@ fn region_usage_matches_the_process_own_readings() {
     ] {
         let (from, to, value): (i64, i64, u64) = data.row(&format!(
             "SELECT epoch_ns(region_start_ts) + start_offset_ns, epoch_ns(region_end_ts) + end_offset_ns, {counter} \
-             FROM region_usage JOIN region USING (host, region) WHERE region_usage.name = 'work'"
+             FROM region_usage JOIN region USING (host, region_id) WHERE region_usage.name = 'work'"
         ));
         let before = |ts: i64| {
             let last = samples.iter().rfind(|sample| sample.end < ts);
@@ -178,7 +178,7 @@ time.sleep(0.05)
         let rows: Vec<(String, Option<u64>, u64)> = data.rows(&format!(
             "SELECT u.name, u.{ours}, (SELECT coalesce(sum({column}), 0)::BIGINT FROM {table} t WHERE t.tid IS NULL \
              AND t.ts > u.ts - to_microseconds((u.interval_ns // 1000)::BIGINT) + INTERVAL 10 microseconds \
-             AND t.ts <= u.ts) FROM region_usage u ORDER BY region"
+             AND t.ts <= u.ts) FROM region_usage u ORDER BY region_id"
         ));
         assert_eq!(rows.len(), 9, "{rows:?}");
         let known = rows.iter().filter(|(_, value, _)| value.is_some());
@@ -292,8 +292,8 @@ fn nesting_and_times() {
     let data = finished.dataset();
     data.assert_complete();
     let rows: Vec<Row> = data.rows(
-        "SELECT name, op, id, parent_region, status, epoch_ns(region_start_ts), epoch_ns(region_end_ts), interval_ns \
-         FROM region ORDER BY region",
+        "SELECT name, op, id, parent_region_id, status, epoch_ns(region_start_ts), epoch_ns(region_end_ts), interval_ns \
+         FROM region ORDER BY region_id",
     );
     let shape: Vec<_> = rows
         .iter()
@@ -333,7 +333,7 @@ fn nesting_and_times() {
     // The regions of a killed process end with it.
     let ends: Vec<(String, i64)> = data.rows(
         "SELECT name, epoch_ns(r.region_end_ts) - epoch_ns(p.end_ts) FROM region r JOIN process p \
-         USING (host, pid, start_ts) WHERE r.status = 'unfinished' ORDER BY region",
+         USING (host, pid, start_ts) WHERE r.status = 'unfinished' ORDER BY region_id",
     );
     assert_eq!(ends, [("killed".to_owned(), 0), ("replaced".to_owned(), 0)]);
     let printed: (String, String, String, String, String, String) = data.row(
@@ -352,13 +352,13 @@ fn nesting_and_times() {
     ];
     assert_eq!(printed, expected);
     let gauge: (String, f64, String, u64, String) =
-        data.row("SELECT name, value, unit, parent_region, tags FROM region_gauge");
+        data.row("SELECT name, value, unit, parent_region_id, tags FROM region_gauge");
     assert_eq!(
         gauge,
         ("peak".into(), -1.5, "bytes".into(), 1, r#"["t"]"#.into())
     );
     // All regions with a length have usage.
-    let with_usage: Vec<(String,)> = data.rows("SELECT name FROM region_usage ORDER BY region");
+    let with_usage: Vec<(String,)> = data.rows("SELECT name FROM region_usage ORDER BY region_id");
     let names: Vec<_> = with_usage.iter().map(|(name,)| &**name).collect();
     assert_eq!(names, ["outer", "left", "right", "killed", "replaced"]);
 }

@@ -55,7 +55,8 @@ fn run(directory: &Path, command: &[&str]) -> Finished {
 /// Asserts that the region `write` has 1,000,000 written bytes and that all regions have ended.
 fn check(language: &str, data: &Dataset, expected: &[(&str, &str)]) {
     data.assert_complete();
-    let rows: Vec<(String, String)> = data.rows("SELECT name, status FROM region ORDER BY region");
+    let rows: Vec<(String, String)> =
+        data.rows("SELECT name, status FROM region ORDER BY region_id");
     let rows: Vec<_> = rows
         .iter()
         .map(|(name, status)| (&**name, &**status))

@@ -329,14 +329,14 @@ const MADE: [(&str, &[&str]); 6] = [
     (
         "timeline",
         &[
-            "1e9 * hash(ts) / 2e19 AS target_flops",
-            "2e9 * hash(ts) / 2e19 AS target_dp_flops",
-            "3e9 * hash(ts) / 2e19 AS target_sp_flops",
-            "4e9 * hash(ts) / 2e19 AS target_hp_flops",
-            "5e9 * hash(ts) / 2e19 AS node_mem_bw",
+            "1e9 * hash(ts) / 2e19 AS target_flop_per_s",
+            "2e9 * hash(ts) / 2e19 AS target_dp_flop_per_s",
+            "3e9 * hash(ts) / 2e19 AS target_sp_flop_per_s",
+            "4e9 * hash(ts) / 2e19 AS target_hp_flop_per_s",
+            "5e9 * hash(ts) / 2e19 AS node_mem_bw_bytes_per_s",
             "hash(ts) % 1000000 AS target_cycles",
             "hash(ts) % 3000000 AS target_instructions",
-            "hash(ts) % 70000 AS target_energy_by_cycles_uj",
+            "hash(ts) % 70000 AS target_energy_cycle_share_uj",
         ],
     ),
     (
@@ -488,7 +488,7 @@ fn summary_has_known_counts() {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     let losses = run["losses"].as_array().expect("a list");
-    let missed_only = losses.iter().all(|loss| loss["what"] == "ticks");
+    let missed_only = losses.iter().all(|loss| loss["what"] == "samples");
     assert!(missed_only, "{losses:?}");
     assert_eq!(text.contains("No losses."), losses.is_empty(), "{text}");
     assert!(text.lines().count() <= 40, "one screen: {text}");

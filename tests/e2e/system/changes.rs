@@ -187,7 +187,7 @@ fn clock_that_is_set_moves_no_sample() {
     let data = ended.dataset();
     data.assert_complete();
     let rows = data.table("overhead");
-    let controller: Vec<Row> = named(&rows, "part", "controller")
+    let controller: Vec<Row> = named(&rows, "component_kind", "profiler")
         .into_iter()
         .cloned()
         .collect();

@@ -121,7 +121,7 @@ fn limited_cgroup_matches_kernel_accounting() {
     let allowed = last(&processes, limited.workload.pid());
     let online = fs::read_to_string("/sys/devices/system/cpu/online").expect("sysfs");
     assert_eq!(allowed.text("allowed_cpus"), Some(online.trim()));
-    assert_eq!(allowed.f64("cpu_quota"), Some(1.5));
+    assert_eq!(allowed.f64("quota_cpus"), Some(1.5));
     assert_eq!(allowed.u64("memory_limit"), Some(LIMIT));
     let usage = data.table("usage");
     let resident = anonymous(last(&usage, limited.workload.pid()));

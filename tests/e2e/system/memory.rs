@@ -99,7 +99,7 @@ fn rows_are_left_out_while_memory_is_short() {
     ] {
         let lost = lost(what).expect("a loss");
         let rows = overhead.iter().filter(|row| {
-            row.text("part") == Some("memory") && row.text("component") == Some(component)
+            row.text("component_kind") == Some("memory") && row.text("component") == Some(component)
         });
         let dropped: u64 = rows.filter_map(|row| row.u64("dropped")).sum();
         assert!(lost > 0 && dropped == lost, "{what}: {lost}, {dropped}");

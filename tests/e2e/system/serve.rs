@@ -133,7 +133,7 @@ fn users_profile_by_the_sandboxed_service() {
     let (succeeded, output) = client.join().expect("no panic");
     assert!(succeeded, "{output}");
     let losses = Dataset::new("/srv/tester/profiles/again".into()).manifest()["losses"].clone();
-    assert_eq!(losses[0]["what"], "ticks", "{losses}");
+    assert_eq!(losses[0]["what"], "samples", "{losses}");
     // Messages have their priorities in the journal.
     sh(
         "mkdir -p /etc/profiler.d; echo '[serve]\nmax_sessions = x' > /etc/profiler.d/test.toml

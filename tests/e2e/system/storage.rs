@@ -172,7 +172,7 @@ fn unresponsive_nfs_server_delays_nothing() {
     let (nfs, root) = (sizes(Nfs::POINT), sizes("/"));
     assert!(nfs.len() > 1 && nfs.iter().all(Option::is_none), "{nfs:?}");
     assert!(root.iter().all(Option::is_some), "{root:?}");
-    let ticks = data.manifest()["ticks"].clone();
+    let ticks = data.manifest()["samples"].clone();
     assert!(elapsed < Duration::from_secs(30), "{elapsed:?}, {ticks}");
     let usage = of(&data.table("usage"), |row| row.text("state") == Some("D"));
     assert!(!usage.is_empty(), "other processes are recorded");

@@ -387,7 +387,7 @@ fn unit_keeps_recording_under_attack() {
     let losses = manifest["losses"].as_array().expect("a list");
     let marks: Vec<_> = losses
         .iter()
-        .filter(|loss| loss["what"] != "ticks")
+        .filter(|loss| loss["what"] != "samples")
         .collect();
     assert!(!marks.is_empty());
     assert!(marks.iter().all(|loss| loss["uid"] == 2002), "{losses:?}");

@@ -212,7 +212,7 @@ fn plausible(name: &str, data_type: &DataType, row: i64) -> Value {
         (_, DataType::Timestamp(..)) => Value::Int(START + (row + 1) * SECOND),
         ("interval_ns", _) => Value::Int(1_000_000_000),
         ("pid" | "ppid" | "tid", _) => Value::Int(100 + row % 2),
-        ("region", _) => Value::Int(row),
+        ("region_id", _) => Value::Int(row),
         ("task_rank" | "index" | "cpu" | "socket", _) => Value::Int(row % 2),
         (_, DataType::Float64) => Value::Real(0.25 * (row + 1) as f64),
         (_, DataType::Utf8 | DataType::Dictionary(..)) => Value::Text(TEXTS[1 + row as usize % 2]),
@@ -340,7 +340,7 @@ fn manifest(host: &str) -> Json {
     let session = |start: i64, end: i64| {
         json!({
             "run_id": "run", "hostname": host, "state": "complete", "version": "0.1.0",
-            "schema_version": 3, "start": "2026-09-21T13:46:40Z", "start_ts": ns(start),
+            "schema_version": 4, "start": "2026-09-21T13:46:40Z", "start_ts": ns(start),
             "end": "2026-09-21T13:46:44Z", "end_ts": ns(end), "command": ["profiler", "run", "a"],
             "config": {"interval_ns": 1_000_000_000, "sources": ["usage"], "threads": false},
             "labels": {"code": "x"},
@@ -352,8 +352,8 @@ fn manifest(host: &str) -> Json {
                 {"name": "gpu", "status": "no", "why": "no GPU"}
             ],
             "tables": {"usage": rows, "process": rows},
-            "losses": [{"what": "ticks", "count": 1, "why": "late", "uid": 1000}],
-            "refused_claims": {"1000": 2}, "ticks": ROWS,
+            "losses": [{"what": "samples", "count": 1, "why": "late", "uid": 1000}],
+            "refused_claims": {"1000": 2}, "samples": ROWS,
             "clock": {"start": {"synchronized": true, "offset_ns": 1, "max_error_ns": 1000}, "end": null}
         })
     };

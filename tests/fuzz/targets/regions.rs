@@ -255,7 +255,7 @@ impl<'a> Node<'a> {
         match batch.table.name {
             "region" => {}
             "region_usage" => {
-                for region in column("region").as_primitive::<UInt64Type>().values() {
+                for region in column("region_id").as_primitive::<UInt64Type>().values() {
                     assert!(rows.usage.insert(*region), "usage of {region}, twice");
                 }
                 return;
@@ -266,7 +266,7 @@ impl<'a> Node<'a> {
             }
             other => panic!("rows of {other}"),
         }
-        let numbers = column("region").as_primitive::<UInt64Type>();
+        let numbers = column("region_id").as_primitive::<UInt64Type>();
         let starts = column("start_ts").as_primitive::<TimestampMicrosecondType>();
         let ops = cast(column("op"), &DataType::Utf8).unwrap();
         let (begins, ends) = (column("region_start_ts"), column("region_end_ts"));

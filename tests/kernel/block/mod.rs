@@ -123,7 +123,7 @@ fn of_op(rows: &[Row], op: &str) -> Vec<Row> {
 fn accounted(rows: &[Row]) -> Disk {
     let mut ops = OPS.map(|op| sum(&of_op(rows, op), "ops"));
     // The kernel counts a request without data that asks for a flush as a write.
-    ops[1] += sum(&of_op(rows, "flush"), "asked");
+    ops[1] += sum(&of_op(rows, "flush"), "flush_requests");
     let ns = |op| {
         let rows = of_op(rows, op);
         sum(&rows, "queue_ns") + sum(&rows, "service_ns")
@@ -186,7 +186,7 @@ fn direct_io_is_charged_to_the_calling_process() {
             (format!("block_{op}"), of_op(&all, op)),
             ("block_queue".to_owned(), all),
         ] {
-            let untimed = sum(&rows, "untimed");
+            let untimed = sum(&rows, "ops_untimed");
             assert!(untimed * 100 <= CALLS, "{kind}: {untimed} untimed");
             check_latency(&own, &kind, sum(&rows, "ops") - untimed);
         }
@@ -219,7 +219,7 @@ fn times_match_diskstats() {
     let rows = of_device(&finished, disk.name());
     growth.check(&rows);
     // A completion is lost if another process attaches to the tracepoint at that moment.
-    let (untimed, ops) = (sum(&rows, "untimed"), sum(&rows, "ops"));
+    let (untimed, ops) = (sum(&rows, "ops_untimed"), sum(&rows, "ops"));
     assert!(untimed * 1000 <= ops, "{untimed} of {ops} untimed");
     let found = accounted(&rows);
     for (index, op) in OPS.iter().enumerate().take(2) {
@@ -334,7 +334,7 @@ fn large_calls_discards_and_flushes() {
     assert!(discards.iter().all(|row| row.u64("pid").is_some()));
     assert_eq!(sum(&discards, "bytes"), 3 << 20);
     let pid = pid_of(&finished, "seek=77 ");
-    assert!(of_pid(&flushes, pid, "asked") >= 1, "{flushes:?}");
+    assert!(of_pid(&flushes, pid, "flush_requests") >= 1, "{flushes:?}");
     assert!(of_pid(&flushes, pid, "ops") >= 1, "{flushes:?}");
     assert!(rows.iter().all(|row| row.u64("errors") == Some(0)));
 }

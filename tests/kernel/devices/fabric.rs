@@ -82,15 +82,15 @@ fn port_rates_are_exact() {
         for row in &of_port {
             assert_eq!(row.text("link_layer"), Some("InfiniBand"));
             assert_eq!(row.text("state"), Some("ACTIVE"));
-            assert_eq!(row.u64("rate"), Some(200_000_000_000));
+            assert_eq!(row.u64("rate_bits_per_s"), Some(200_000_000_000));
         }
         for (column, per_second) in COLUMNS {
             assert_rates(&of_port, column, per_second * times);
         }
         for (directory, name, per_second) in COUNTERS {
             let of_counter = counter(&finished, "fake0", Some(port), name);
-            assert_eq!(of_counter[0].text("folder"), Some(directory));
-            assert_rates(&of_counter, "increase", per_second * times);
+            assert_eq!(of_counter[0].text("group"), Some(directory));
+            assert_rates(&of_counter, "value", per_second * times);
         }
         let all = rows(&finished, "fabric_counter", "fake0", Some(port));
         let of = |name: &str| {
@@ -108,10 +108,10 @@ fn port_rates_are_exact() {
             Some(port),
             "local_link_integrity_errors",
         );
-        assert!(full.iter().all(|row| row.u64("increase").is_none()));
+        assert!(full.iter().all(|row| row.u64("value").is_none()));
     }
     let commands = counter(&finished, "fake0", None, "device_commands");
-    assert_rates(&commands, "increase", DEVICE_COMMANDS);
+    assert_rates(&commands, "value", DEVICE_COMMANDS);
     assert_eq!(rows(&finished, "fabric", "fake0", None).len(), 0);
     let message = "local_link_integrity_errors stays at its maximum, 15";
     assert_eq!(
@@ -196,7 +196,7 @@ fn link_flaps_and_resets_are_null() {
     assert!(down.len() >= 3, "{states:?}");
     // The first row includes the time before the link went down.
     assert!(down[1..].iter().all(|row| row.u64("tx_bytes") == Some(0)));
-    assert_eq!(down[1].u64("rate"), Some(10_000_000_000));
+    assert_eq!(down[1].u64("rate_bits_per_s"), Some(10_000_000_000));
     for (column, per_second) in COLUMNS {
         let nulls = of_port
             .iter()
@@ -218,7 +218,7 @@ fn link_flaps_and_resets_are_null() {
         .count();
     assert_eq!(nulls, 1);
     let downs = counter(&finished, "fake0", Some(2), "link_downed");
-    assert_eq!(sum(&downs, "increase"), 1);
+    assert_eq!(sum(&downs, "value"), 1);
 }
 
 #[test]

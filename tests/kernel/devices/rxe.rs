@@ -96,7 +96,7 @@ fn messages_match_packets_and_sends() {
         let mut rows = counters.clone();
         rows.retain(|row| row.text("counter") == Some(name));
         assert!(!rows.is_empty(), "{name}");
-        sum(&rows, "increase")
+        sum(&rows, "value")
     };
     // Each end sends all messages; a message of eight packets has at least one acknowledgement.
     assert_eq!(of("rdma_sends"), 2 * messages);

@@ -45,7 +45,7 @@ impl Account {
         // Samples may be missed on a busy machine.
         let losses = data.manifest()["losses"].clone();
         let mut losses = losses.as_array().into_iter().flatten();
-        assert!(losses.all(|loss| loss["what"] == "ticks"), "{losses:?}");
+        assert!(losses.all(|loss| loss["what"] == "samples"), "{losses:?}");
         Self {
             net_io: data.table("net_io"),
             latency: data.table("latency"),

@@ -85,7 +85,7 @@ fn instruction_count_is_exact() {
             .finish();
         for row in counts(&finished, "process", "instructions:u") {
             assert_eq!(row.u64("enabled_ns"), row.u64("running_ns"));
-            assert_eq!(row.f64("value"), row.u64("raw").map(|raw| raw as f64));
+            assert_eq!(row.f64("count"), row.u64("count_raw").map(|raw| raw as f64));
         }
         raw(&finished, "process", "instructions:u")
     };
@@ -140,10 +140,10 @@ fn group_members_share_their_time_running() {
         .iter()
         .rfind(|row| row.text("metric") == Some("ipc") && row.text("scope") == Some("process"));
     let ipc = ipc.expect("a row");
-    let last = |rows: &[Row]| rows.last().and_then(|row| row.f64("value"));
+    let last = |rows: &[Row]| rows.last().and_then(|row| row.f64("count"));
     let expected = last(&instructions).expect("counted") / last(&cycles).expect("counted");
     assert_eq!(ipc.f64("value"), Some(expected));
-    assert_eq!(ipc.f64("quality"), Some(1.0));
+    assert_eq!(ipc.f64("running_ratio"), Some(1.0));
     assert_eq!(ipc.text("unit"), Some("instructions/cycle"));
 }
 
@@ -185,7 +185,7 @@ fn excess_events_are_multiplexed() {
         let rows = counts(&finished, "process", &name);
         // An event that was not scheduled in the short last interval has no value.
         let (known, unknown): (Vec<_>, Vec<_>) =
-            rows.iter().partition(|row| row.f64("value").is_some());
+            rows.iter().partition(|row| row.f64("count").is_some());
         assert!(
             known.len() >= 3 && unknown.len() <= 1,
             "{name}: {}",
@@ -194,7 +194,7 @@ fn excess_events_are_multiplexed() {
         let of = |rows: &[&Row], column| -> u64 {
             rows.iter().map(|row| row.u64(column).expect("known")).sum()
         };
-        let value: f64 = known.iter().filter_map(|row| row.f64("value")).sum();
+        let value: f64 = known.iter().filter_map(|row| row.f64("count")).sum();
         let missed = of(&unknown, "enabled_ns") as f64 / of(&known, "enabled_ns") as f64;
         assert_near(value * (1.0 + missed), rounds * PER_ROUND, 5);
         let quality = of(&known, "running_ns") as f64 / of(&known, "enabled_ns") as f64;
@@ -222,7 +222,7 @@ fn oversized_group_is_split() {
         assert!(why.contains(message), "{why}");
         for number in 0..count {
             let rows = counts(&finished, "process", &format!("i{number}"));
-            let value = rows.iter().filter_map(|row| row.f64("value")).sum();
+            let value = rows.iter().filter_map(|row| row.f64("count")).sum();
             assert_near(value, rounds * PER_ROUND, 5);
         }
     }

@@ -106,9 +106,9 @@ fn point_of_a_loop_is_where_arithmetic_places_it() {
         .finish();
     let data = finished.dataset();
     let rows = data.table("timeline");
-    let known = rows
-        .iter()
-        .filter(|row| row.f64("target_dp_flops").is_some() && row.f64("node_mem_bw").is_some());
+    let known = rows.iter().filter(|row| {
+        row.f64("target_dp_flop_per_s").is_some() && row.f64("node_mem_bw_bytes_per_s").is_some()
+    });
     let ns: u64 = known
         .map(|row| row.u64("interval_ns").expect("known"))
         .sum();

@@ -113,7 +113,7 @@ fn timeline_counters_match_the_perf_tables() {
         let count = |group: &str, event: &str| {
             let wanted =
                 |row: &Row| row.text("group") == Some(group) && row.text("event") == Some(event);
-            total(events.get(&ts), wanted, "value")
+            total(events.get(&ts), wanted, "count")
         };
         let cycles = count("HW", "cpu-cycles");
         let instructions = count("HW", "instructions");
@@ -134,17 +134,23 @@ fn timeline_counters_match_the_perf_tables() {
                 };
                 total(metrics.get(&ts), wanted, "value")
             };
-            let column = if metric == "mem_bw" { "node" } else { "target" };
-            let column = format!("{column}_{metric}");
+            let scope = if metric == "mem_bw" { "node" } else { "target" };
+            let unit = if metric.ends_with("_bw") {
+                "_bytes_per_s"
+            } else {
+                "_per_s"
+            };
+            let metric = metric.strip_suffix('s').unwrap_or(metric);
+            let column = format!("{scope}_{metric}{unit}");
             assert_equal(&column, row.f64(&column), of("target").or(of("node")));
         }
         let of_package = energy.get(&ts).into_iter().flatten();
         let mut of_package = of_package.filter(|row| row.text("domain") == Some("package"));
         let package = of_package.next().and_then(|row| row.u64("energy_uj"));
-        let share = row.f64("target_energy_by_cycles_uj");
+        let share = row.f64("target_energy_cycle_share_uj");
         let expected = package.zip(cycles.zip(of_node));
         let expected = expected.map(|(uj, (cycles, all))| uj as f64 * cycles / all.max(cycles));
-        assert_equal("target_energy_by_cycles_uj", share, expected);
+        assert_equal("target_energy_cycle_share_uj", share, expected);
         target += cycles.unwrap_or(0.0);
         node += of_node.unwrap_or(0.0);
         sum += share.unwrap_or(0.0);
@@ -154,7 +160,7 @@ fn timeline_counters_match_the_perf_tables() {
     assert!((0.01..0.8).contains(&share), "{share} of the node's cycles");
     let of_processes: Vec<f64> = processes
         .iter()
-        .filter_map(|row| row.f64("energy_by_cycles_uj"))
+        .filter_map(|row| row.f64("energy_cycle_share_uj"))
         .collect();
     let all: f64 = of_processes.iter().sum();
     assert!(
@@ -163,8 +169,14 @@ fn timeline_counters_match_the_perf_tables() {
     );
     if table.is_some() {
         for (_, metric, _) in METRICS {
-            let column = if metric == "mem_bw" { "node" } else { "target" };
-            let column = format!("{column}_{metric}");
+            let scope = if metric == "mem_bw" { "node" } else { "target" };
+            let unit = if metric.ends_with("_bw") {
+                "_bytes_per_s"
+            } else {
+                "_per_s"
+            };
+            let metric = metric.strip_suffix('s').unwrap_or(metric);
+            let column = format!("{scope}_{metric}{unit}");
             let known = timeline.iter().filter(|row| row.f64(&column) > Some(0.0));
             assert!(known.count() >= 2, "{column}");
         }

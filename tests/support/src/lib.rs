@@ -328,8 +328,14 @@ pub fn check(rows: &Rows, what: &str) {
     for row in 0..rows.len() {
         for (column, value) in rows.numbers(row) {
             let gauge = SIZES.iter().any(|prefix| column.starts_with(prefix))
-                || ["runnable", "blocked", "threads", "processes", "frequency"]
-                    .contains(&&column[..]);
+                || [
+                    "runnable",
+                    "blocked",
+                    "threads",
+                    "processes",
+                    "frequency_hz",
+                ]
+                .contains(&&column[..]);
             assert!(gauge || value < 1 << 58, "{what}: {column} = {value}");
         }
     }

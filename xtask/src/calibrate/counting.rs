@@ -22,7 +22,7 @@ const TOTALS: &str = "\
 SELECT metric, arg_max(total, share), max(share)
 FROM (
   SELECT metric, pmu, sum(value * interval_ns / 1e9) AS total,
-    sum(quality * interval_ns) / sum(interval_ns) FILTER (quality IS NOT NULL) AS share
+    sum(running_ratio * interval_ns) / sum(interval_ns) FILTER (running_ratio IS NOT NULL) AS share
   FROM perf_metric WHERE scope = '{scope}' GROUP BY metric, pmu
 )
 WHERE total IS NOT NULL AND share IS NOT NULL

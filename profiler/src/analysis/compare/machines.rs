@@ -26,7 +26,7 @@ const COLUMNS: [(&str, &str); 18] = [
     ("cores", "cores"),
     ("threads", "online CPUs"),
     ("smt", "SMT"),
-    ("max_frequency", "highest frequency"),
+    ("max_frequency_hz", "highest frequency"),
     ("cpufreq_driver", "frequency driver"),
     ("cpufreq_governor", "governor"),
     ("memory_total", "memory"),

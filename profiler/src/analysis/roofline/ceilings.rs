@@ -404,12 +404,12 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
                 .filter(|cores| *cores > 0.0);
         }
     });
-    let mut columns = vec!["frequency"];
+    let mut columns = vec!["frequency_hz"];
     columns.extend(BUSY);
     let (mut cycles, mut busy) = (0.0, 0.0);
     let _ = run.read("cpu", host, &columns, |batch| {
         let times: Vec<_> = BUSY.iter().map(|name| numbers(batch, name)).collect();
-        for (row, frequency) in numbers(batch, "frequency").into_iter().enumerate() {
+        for (row, frequency) in numbers(batch, "frequency_hz").into_iter().enumerate() {
             let time: f64 = times
                 .iter()
                 .map(|times| times[row])

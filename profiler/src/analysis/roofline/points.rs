@@ -12,30 +12,40 @@ use crate::{
 };
 
 /// Columns of `timeline` with the operations of the target: all of them, or by precision.
-const ALL: &[&str] = &["target_flops"];
-const BY_PRECISION: &[&str] = &["target_dp_flops", "target_sp_flops", "target_hp_flops"];
+const ALL: &[&str] = &["target_flop_per_s"];
+const BY_PRECISION: &[&str] = &[
+    "target_dp_flop_per_s",
+    "target_sp_flop_per_s",
+    "target_hp_flop_per_s",
+];
 /// The column with the bandwidth of the memory.
-const BANDWIDTH: &str = "node_mem_bw";
+const BANDWIDTH: &str = "node_mem_bw_bytes_per_s";
 
 /// Precisions that can be in a run, with their columns.
 const PRECISIONS: &[(&[&str], &str)] = &[
     (ALL, "all precisions"),
     (BY_PRECISION, "double, single and half precision"),
     (
-        &["target_dp_flops", "target_sp_flops"],
+        &["target_dp_flop_per_s", "target_sp_flop_per_s"],
         "double and single precision",
     ),
     (
-        &["target_dp_flops", "target_hp_flops"],
+        &["target_dp_flop_per_s", "target_hp_flop_per_s"],
         "double and half precision",
     ),
     (
-        &["target_sp_flops", "target_hp_flops"],
+        &["target_sp_flop_per_s", "target_hp_flop_per_s"],
         "single and half precision",
     ),
-    (&["target_dp_flops"], "only double precision was counted"),
-    (&["target_sp_flops"], "only single precision was counted"),
-    (&["target_hp_flops"], "only half precision was counted"),
+    (
+        &["target_dp_flop_per_s"],
+        "only double precision was counted",
+    ),
+    (
+        &["target_sp_flop_per_s"],
+        "only single precision was counted",
+    ),
+    (&["target_hp_flop_per_s"], "only half precision was counted"),
 ];
 
 /// Whose bytes the memory counters count.
@@ -443,7 +453,7 @@ mod tests {
             bandwidth,
         };
         let null = f64::NAN;
-        let both = ["target_dp_flops", "target_sp_flops"];
+        let both = ["target_dp_flop_per_s", "target_sp_flop_per_s"];
         let tick = row([null, 3.0, 1.0, null], 8.0).tick(&both).expect("known");
         assert_eq!((tick.flop, tick.bytes), (8.0, 16.0));
         assert_eq!(row([null, 3.0, null, null], 8.0).tick(&both), None);

@@ -23,7 +23,7 @@ pub(super) const CPUS: DerivedFigure = DerivedFigure {
     unnest(generate_series(split_part(part, '-', 1)::BIGINT, split_part(part, '-', -1)::BIGINT)) AS cpu
   FROM part
 ), quota AS (
-  SELECT host, CASE WHEN count(cpu_quota) = count(*) THEN max(cpu_quota) END AS quota
+  SELECT host, CASE WHEN count(quota_cpus) = count(*) THEN max(quota_cpus) END AS quota
   FROM process WHERE allowed_cpus IS NOT NULL GROUP BY host
 ), allowed AS (
   SELECT least(count(*), coalesce(any_value(quota), count(*))) AS cpus
@@ -71,10 +71,10 @@ pub(super) fn read_allocation(
 ) -> BTreeSet<usize> {
     let mut cpus = BTreeSet::new();
     let (mut quota, mut memory) = (Largest::default(), Largest::default());
-    let columns = ["allowed_cpus", "cpu_quota", "memory_limit"];
+    let columns = ["allowed_cpus", "quota_cpus", "memory_limit"];
     let read = run.read("process", host, &columns, |batch| {
         let lists = Texts::of(batch, "allowed_cpus");
-        let [quotas, limits] = ["cpu_quota", "memory_limit"].map(|name| numbers(batch, name));
+        let [quotas, limits] = ["quota_cpus", "memory_limit"].map(|name| numbers(batch, name));
         let mut last = None;
         for row in 0..batch.num_rows() {
             let Some(list) = lists.get(row) else { continue };

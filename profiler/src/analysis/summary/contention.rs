@@ -33,10 +33,10 @@ macro_rules! of_samples {
   SELECT host, ts, sum(throttled_ns) / 1e9 AS stopped_s FROM throttle GROUP BY host, ts
 ), sample AS (
   SELECT target_runqueue_ns / 1e9 AS waited, coalesce(stopped_s, 0) AS stopped,
-    greatest(busy_s - target_cpu / 100 * interval_ns / 1e9, 0) AS others,
-    least(waited, greatest(0, waited + (target_cpu / 100 - cpus) * interval_ns / 1e9)) AS excess
+    greatest(busy_s - target_cpu_percent / 100 * interval_ns / 1e9, 0) AS others,
+    least(waited, greatest(0, waited + (target_cpu_percent / 100 - cpus) * interval_ns / 1e9)) AS excess
   FROM timeline JOIN busy USING (host, ts) JOIN cpus USING (host) LEFT JOIN stopped USING (host, ts)
-  WHERE target_cpu IS NOT NULL AND target_runqueue_ns IS NOT NULL AND busy_s IS NOT NULL
+  WHERE target_cpu_percent IS NOT NULL AND target_runqueue_ns IS NOT NULL AND busy_s IS NOT NULL
 ), shared AS (
   SELECT *, least(waited - excess, stopped) AS of_quota,
     least(waited - excess - of_quota, others) AS of_others FROM sample
@@ -162,7 +162,12 @@ pub(super) fn read_contention(
         "guest_ns",
         "guest_nice_ns",
     ];
-    const COLUMNS: [&str; 4] = ["ts", "interval_ns", "target_cpu", "target_runqueue_ns"];
+    const COLUMNS: [&str; 4] = [
+        "ts",
+        "interval_ns",
+        "target_cpu_percent",
+        "target_runqueue_ns",
+    ];
     if allowed.is_empty() {
         return;
     }
@@ -172,8 +177,8 @@ pub(super) fn read_contention(
     let stopped = by_time(run, host, stopped, |_| true, failures);
     let mut waits = None;
     let read = run.read("timeline", host, &COLUMNS, |batch| {
-        let [lengths, cpus, waited] =
-            ["interval_ns", "target_cpu", "target_runqueue_ns"].map(|name| numbers(batch, name));
+        let [lengths, cpus, waited] = ["interval_ns", "target_cpu_percent", "target_runqueue_ns"]
+            .map(|name| numbers(batch, name));
         for (row, ts) in times(batch, "ts").into_iter().enumerate() {
             let Some((ts, busy)) = ts.and_then(|ts| Some((ts, *busy.get(&ts)?))) else {
                 continue;

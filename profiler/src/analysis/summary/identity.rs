@@ -67,8 +67,8 @@ impl Identity {
         identity.version.clone_from(&first.version);
         identity.schema_version = first.schema_version;
         let samples = |manifest: &Manifest| {
-            let sessions = manifest.sessions().map(|session| session.ticks);
-            let sum = sessions.reduce(|sum, ticks| Some(sum?.saturating_add(ticks?)));
+            let sessions = manifest.sessions().map(|session| session.samples);
+            let sum = sessions.reduce(|sum, samples| Some(sum?.saturating_add(samples?)));
             sum.flatten()
         };
         identity.samples = run.manifests().filter_map(samples).max();

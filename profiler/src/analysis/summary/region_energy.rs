@@ -17,8 +17,8 @@ pub(super) const ENERGY: DerivedFigure = DerivedFigure {
     help: "Energy of the target × share of its CPU time used by the region, while the region ran: a model, not a measurement",
     sql: r"WITH part AS (
   SELECT host, ts AS stop, ts - to_microseconds((interval_ns // 1000)::BIGINT) AS start,
-    target_energy_uj / 1e6 AS joules, target_cpu / 100 * interval_ns / 1e9 AS cpu_s
-  FROM timeline WHERE target_energy_uj IS NOT NULL AND target_cpu IS NOT NULL
+    target_energy_uj / 1e6 AS joules, target_cpu_percent / 100 * interval_ns / 1e9 AS cpu_s
+  FROM timeline WHERE target_energy_uj IS NOT NULL AND target_cpu_percent IS NOT NULL
 ), used AS (
   SELECT host, region, name, ts AS stop, ts - to_microseconds((interval_ns // 1000)::BIGINT) AS start,
     (user_ns + system_ns) / 1e9 AS cpu_s
@@ -90,11 +90,16 @@ fn microseconds(nanoseconds: f64) -> i64 {
 }
 
 fn read_target(run: &StoredRun, host: &StoredHost, failures: &mut Vec<String>) -> Target {
-    const COLUMNS: [&str; 4] = ["ts", "interval_ns", "target_energy_uj", "target_cpu"];
+    const COLUMNS: [&str; 4] = [
+        "ts",
+        "interval_ns",
+        "target_energy_uj",
+        "target_cpu_percent",
+    ];
     let mut target = Target::default();
     let read = run.read("timeline", host, &COLUMNS, |batch| {
-        let [lengths, energies, cpus] =
-            ["interval_ns", "target_energy_uj", "target_cpu"].map(|name| numbers(batch, name));
+        let [lengths, energies, cpus] = ["interval_ns", "target_energy_uj", "target_cpu_percent"]
+            .map(|name| numbers(batch, name));
         for (row, end) in times(batch, "ts").into_iter().enumerate() {
             let (energy, cpu) = (energies[row] / 1e6, cpus[row] / 100.0 * lengths[row] / 1e9);
             if let Some(end) = end

@@ -380,7 +380,7 @@ fn texts(column: &ArrayRef) -> Option<Vec<Option<&str>>> {
 /// Ticks that the controller missed, from the rows of table `overhead`.
 fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
     let parts = batch
-        .column_by_name(OverheadRow::part.name())
+        .column_by_name(OverheadRow::component_kind.name())
         .and_then(texts);
     let dropped = batch
         .column_by_name(OverheadRow::dropped.name())
@@ -389,7 +389,7 @@ fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
         return Vec::new();
     };
     (0..batch.num_rows())
-        .filter(|&row| parts[row] == Some(Component::Controller.as_str()))
+        .filter(|&row| parts[row] == Some(Component::Profiler.as_str()))
         .filter(|&row| dropped.is_valid(row) && dropped.value(row) != 0)
         .map(|row| (times[row], dropped.value(row)))
         .collect()

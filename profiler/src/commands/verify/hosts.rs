@@ -83,7 +83,7 @@ impl Report {
             }
             found.alive != Some(false)
         };
-        found.ticks = self.sessions(host, &sessions, tables);
+        found.samples = self.sessions(host, &sessions, tables);
         if let Some(step @ (..=-1 | 1..)) = found.clock.step_ns {
             self.note(format!(
                 "{host}: its clock was set by {} while it was profiled; timestamps do not follow",
@@ -106,7 +106,7 @@ impl Report {
         if reduced != 0 {
             self.note(format!(
                 "{host}: `profiler compact --keep` has merged or removed {reduced} rows of older \
-                 days, so that its missing ticks are unknown"
+                 days, so that its missing samples are unknown"
             ));
         }
         for (number, session) in sessions.iter().enumerate() {
@@ -118,7 +118,7 @@ impl Report {
             }
             if let Some(missing @ 1..) = ticks.missing {
                 self.problem(format!(
-                    "{host}: {missing} ticks are neither there nor counted as missed{}",
+                    "{host}: {missing} samples are neither there nor counted as missed{}",
                     text::longest(&ticks)
                 ));
             }
@@ -192,7 +192,7 @@ impl Report {
             // Increases include missed ticks, so no sum is wrong. Lost marks are charged to their
             // sender. Unknown values of processes are null.
             let notes = [
-                "ticks",
+                "samples",
                 Loss::MARKS,
                 Loss::PROCESS_COUNTERS,
                 Loss::MEMORY,
@@ -227,7 +227,7 @@ fn ticks_of(session: &Manifest, first: bool, until: Option<i64>, tables: &Tables
     let said = session
         .losses
         .iter()
-        .filter(|loss| loss.what == "ticks")
+        .filter(|loss| loss.what == "samples")
         .map(|loss| loss.count);
     let said = saturating_sum(said);
     let mut every_tick = dataset_schema().tables().filter(|table| table.every_tick);

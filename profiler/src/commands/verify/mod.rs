@@ -113,7 +113,7 @@ pub struct HostReport {
     /// Rows that are only in journals.
     pub in_journals: u64,
     /// Ticks of all sessions.
-    pub ticks: Ticks,
+    pub samples: Ticks,
     /// The clock, compared with that of the first host.
     pub clock: Clock,
     /// Rows per table.

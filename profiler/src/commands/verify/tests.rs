@@ -105,9 +105,9 @@ fn complete_run_has_no_problems() {
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.notes, [""; 0]);
     let host = &report.hosts["a"];
-    assert_eq!((host.rows, host.parts, host.ticks.found), (4, 1, 4));
+    assert_eq!((host.rows, host.parts, host.samples.found), (4, 1, 4));
     assert_eq!(
-        (host.ticks.missing, host.clock.offset_ns.is_some()),
+        (host.samples.missing, host.clock.offset_ns.is_some()),
         (Some(0), true)
     );
     assert_eq!(report.tables["system"].rows, 8);
@@ -271,7 +271,8 @@ fn moved_and_missing_files_are_reported() {
         "{gone:?}"
     );
     assert!(
-        gone.iter().any(|p| p.contains("4 ticks are neither there")),
+        gone.iter()
+            .any(|p| p.contains("4 samples are neither there")),
         "{gone:?}"
     );
     fs::remove_file(other.join("run.json")).unwrap();
@@ -355,7 +356,7 @@ fn uncounted_ticks_are_missing() {
     assert!(
         found
             .iter()
-            .any(|p| p.contains("2 ticks are neither there nor counted")),
+            .any(|p| p.contains("2 samples are neither there nor counted")),
         "{found:?}"
     );
 }
@@ -377,7 +378,7 @@ fn continued_run_has_both_sessions() {
     assert_eq!(report.problems, [""; 0]);
     let host = &report.hosts["a"];
     assert_eq!(
-        (host.sessions, host.rows, host.parts, host.ticks.found),
+        (host.sessions, host.rows, host.parts, host.samples.found),
         (2, 7, 2, 7)
     );
     assert_eq!(report.hosts["b"].sessions, 1);

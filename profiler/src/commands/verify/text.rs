@@ -74,7 +74,7 @@ impl Report {
         let _ = writeln!(
             text,
             "  {:width$}  {:10}  {:19}  {:19}  {:>8}  {:>6}  {:>7}  {:>9}",
-            "host", "state", "start", "end", "ticks", "missed", "missing", "rows"
+            "host", "state", "start", "end", "samples", "missed", "missing", "rows"
         );
         let day = |time: &Option<String>| {
             let time = time.as_deref().unwrap_or_default();
@@ -91,7 +91,7 @@ impl Report {
                 Some(State::Incomplete) => "incomplete",
             };
             let missing = of
-                .ticks
+                .samples
                 .missing
                 .map_or("?".to_owned(), |missing| missing.to_string());
             let _ = writeln!(
@@ -99,8 +99,8 @@ impl Report {
                 "  {host:width$}  {state:10}  {:19}  {:19}  {:>8}  {:>6}  {missing:>7}  {:>9}",
                 day(&of.start),
                 day(&of.end),
-                of.ticks.found,
-                of.ticks.missed,
+                of.samples.found,
+                of.samples.missed,
                 of.rows
             );
         }

@@ -29,7 +29,7 @@ impl Ticks {
             .map(|pair| (pair[1].abs_diff(pair[0]), pair[0]))
             .max_by_key(|(length, _)| *length);
         let ended = matches!(session.state, State::Complete | State::Incomplete);
-        let missing = match session.ticks {
+        let missing = match session.samples {
             // Counted by the profiler.
             Some(written) if ended => Some(written.saturating_sub(found)),
             _ if each => {
@@ -88,7 +88,7 @@ mod tests {
     fn session(state: State, ticks: Option<u64>) -> Manifest {
         Manifest {
             state,
-            ticks,
+            samples: ticks,
             config: serde_json::json!({"interval_ns": 100}),
             ..Manifest::default()
         }

@@ -40,7 +40,7 @@ pub const TIMES: Figures = &[
     ("guest_nice", Total, Scaled(1e-9, &Of("guest_nice_ns"))),
 ];
 pub const PERCENT: Figures = &[("percent", Gauge, BUSY_PERCENT)];
-pub const FREQUENCY: Figures = &[("frequency", Gauge, Scaled(1e-6, &Of("frequency")))];
+pub const FREQUENCY: Figures = &[("frequency", Gauge, Scaled(1e-6, &Of("frequency_hz")))];
 pub const MEMORY: Figures = &[
     ("virtual.total", Gauge, Of("memory_total")),
     ("virtual.available", Gauge, Of("memory_available")),
@@ -65,8 +65,8 @@ pub const MEMORY: Figures = &[
         Gauge,
         Scaled(100.0, &Value::Ratio(&["swap_used"], &["swap_total"])),
     ),
-    ("swap.sin", Count, Of("swap_sin")),
-    ("swap.sout", Count, Of("swap_sout")),
+    ("swap.sin", Count, Of("swap_in_bytes")),
+    ("swap.sout", Count, Of("swap_out_bytes")),
 ];
 /// Times in ms.
 pub const DISK: Figures = &[
@@ -105,11 +105,7 @@ pub const GPU: Figures = &[
     ("activity.gfx_activity", Gauge, Of("utilization")),
     ("activity.umc_activity", Gauge, Of("memory_utilization")),
     ("activity.mm_activity", Gauge, Of("media_utilization")),
-    (
-        "power.average_socket_power",
-        Gauge,
-        Scaled(1e-3, &Of("power_mw")),
-    ),
+    ("power.average_socket_power", Gauge, Of("power_w")),
     ("power.energy_accumulator", Count, Of("energy_uj")),
     ("temperature.edge", Gauge, Of("temperature")),
     ("temperature.hotspot", Gauge, Of("hotspot_temperature")),
@@ -117,31 +113,31 @@ pub const GPU: Figures = &[
     ("temperature.vrgfx", Gauge, Of("vr_gfx_temperature")),
     ("temperature.vrmem", Gauge, Of("vr_memory_temperature")),
     ("temperature.hbm", Gauge, Of("hbm_temperature")),
-    ("temperature.fan_speed", Gauge, Of("fan")),
+    ("temperature.fan_speed", Gauge, Of("fan_percent")),
     (
         "others.current_gfxclk",
         Gauge,
-        Scaled(1e-6, &Of("graphics_clock")),
+        Scaled(1e-6, &Of("graphics_clock_hz")),
     ),
     (
         "others.current_socclk",
         Gauge,
-        Scaled(1e-6, &Of("soc_clock")),
+        Scaled(1e-6, &Of("soc_clock_hz")),
     ),
     (
         "others.current_uclk",
         Gauge,
-        Scaled(1e-6, &Of("memory_clock")),
+        Scaled(1e-6, &Of("memory_clock_hz")),
     ),
     (
         "others.current_vclk0",
         Gauge,
-        Scaled(1e-6, &Of("video_clock")),
+        Scaled(1e-6, &Of("video_clock_hz")),
     ),
     (
         "others.current_dclk0",
         Gauge,
-        Scaled(1e-6, &Of("decoder_clock")),
+        Scaled(1e-6, &Of("decoder_clock_hz")),
     ),
 ];
 /// J.

@@ -14,7 +14,7 @@ const NUMBERS: [(&str, &str); 5] = [
     ("family", "cpu_family"),
     ("model", "cpu_model"),
     ("stepping", "cpu_stepping"),
-    ("hz_advertised", "base_frequency"),
+    ("hz_advertised", "base_frequency_hz"),
 ];
 const TEXTS: [(&str, &str); 3] = [
     ("brand_raw", "cpu_model_name"),

@@ -184,10 +184,10 @@ pub fn readings_of_regions(
     failures: &mut Vec<String>,
 ) -> HashMap<i64, [i64; 2]> {
     let mut readings = HashMap::new();
-    let columns = ["ts", "region", "interval_ns"];
+    let columns = ["ts", "region_id", "interval_ns"];
     let read = run.read("region_usage", host, &columns, |batch| {
         let intervals = integers(batch, "interval_ns");
-        let regions = integers(batch, "region");
+        let regions = integers(batch, "region_id");
         for (row, end) in times(batch, "ts").into_iter().enumerate() {
             if let (Some(end), Some(region), Some(ns)) = (end, regions[row], intervals[row]) {
                 // Not before the row, whose time is cut to µs.

@@ -208,13 +208,13 @@ impl OfHost<'_> {
         let columns = columns.flat_map(Table::columns);
         let counters = columns.filter(|column| column.kind == Kind::Counter);
         let counters: Vec<&str> = counters.map(|column| column.name).collect();
-        let mut columns = vec!["region", "interval_ns"];
+        let mut columns = vec!["region_id", "interval_ns"];
         columns.extend(&counters);
         let mut result = Ok(());
         let read = self.run.read("region_usage", self.host, &columns, |batch| {
             let values: Vec<_> = counters.iter().map(|name| numbers(batch, name)).collect();
             let intervals = integers(batch, "interval_ns");
-            for (row, region) in integers(batch, "region").into_iter().enumerate() {
+            for (row, region) in integers(batch, "region_id").into_iter().enumerate() {
                 let Some(of_mark) = region.and_then(|region| by_mark.get_mut(&region)) else {
                     continue;
                 };
@@ -239,11 +239,11 @@ impl OfHost<'_> {
         failures: &mut Vec<String>,
     ) -> Result<(), Failure> {
         let mut counts: HashMap<i64, Map<String, Value>> = HashMap::new();
-        let columns = ["region", "event", "value"];
+        let columns = ["region_id", "event", "count"];
         let read = self.run.read("region_perf", self.host, &columns, |batch| {
             let events = Texts::of(batch, "event");
-            let values = numbers(batch, "value");
-            for (row, region) in integers(batch, "region").into_iter().enumerate() {
+            let values = numbers(batch, "count");
+            for (row, region) in integers(batch, "region_id").into_iter().enumerate() {
                 let region = region.filter(|region| by_mark.contains_key(region));
                 if let (Some(region), Some(event), false) =
                     (region, events.get(row), values[row].is_nan())

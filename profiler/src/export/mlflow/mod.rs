@@ -84,15 +84,11 @@ const GPU: Known = &[
         OverTime::Mean,
         Scaled(100.0, &Ratio(&["memory_used"], &["memory_total"])),
     ),
-    (
-        "power_usage_watts",
-        OverTime::Mean,
-        Scaled(1e-3, &Of("power_mw")),
-    ),
+    ("power_usage_watts", OverTime::Mean, Of("power_w")),
     (
         "power_usage_percentage",
         OverTime::Mean,
-        Scaled(100.0, &Ratio(&["power_mw"], &["power_limit_mw"])),
+        Scaled(100.0, &Ratio(&["power_w"], &["power_limit_w"])),
     ),
 ];
 
@@ -294,14 +290,14 @@ fn facts(run: &StoredRun, target: &Target<'_>, failures: &mut Vec<String>) -> (P
     let mut cpus = 0.0;
     for (number, host) in run.hosts.iter().enumerate() {
         tags.insert(format!("node_{number}"), host.name.clone());
-        let mut columns = vec!["threads", "max_frequency", "memory_total"];
+        let mut columns = vec!["threads", "max_frequency_hz", "memory_total"];
         columns.extend(TEXTS.map(|(_, column)| column));
         let read = run.read("host", host, &columns, |batch| {
             let Some(row) = batch.num_rows().checked_sub(1) else {
                 return;
             };
-            let [threads, frequency, memory] =
-                ["threads", "max_frequency", "memory_total"].map(|name| numbers(batch, name)[row]);
+            let [threads, frequency, memory] = ["threads", "max_frequency_hz", "memory_total"]
+                .map(|name| numbers(batch, name)[row]);
             if !threads.is_nan() {
                 cpus += threads;
             }

@@ -18,8 +18,8 @@ const NUMBERS: [(&str, &str, f64); 11] = [
     ("CPU family", "cpu_family", 1.0),
     ("Model", "cpu_model", 1.0),
     ("Stepping", "cpu_stepping", 1.0),
-    ("CPU max MHz", "max_frequency", 1e-6),
-    ("CPU min MHz", "min_frequency", 1e-6),
+    ("CPU max MHz", "max_frequency_hz", 1e-6),
+    ("CPU min MHz", "min_frequency_hz", 1e-6),
     ("system_memory", "memory_total", 1.0),
 ];
 const TEXTS: [(&str, &str); 8] = [

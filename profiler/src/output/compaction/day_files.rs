@@ -24,8 +24,8 @@ const IDS: &[&str] = &[
     "host",
     "pid",
     "job_id",
-    "region",
-    "parent_region",
+    "region_id",
+    "parent_region_id",
     "uuid",
     "parent_uuid",
 ];

@@ -23,7 +23,7 @@ pub type Key = (i64, i64);
 
 /// The second column of the key, and the column that is null while a row is open. A region also has
 /// the `start_ts` of its process, so its columns come first.
-const KINDS: [[&str; 2]; 2] = [["region", "region_end_ts"], ["start_ts", "end_ts"]];
+const KINDS: [[&str; 2]; 2] = [["region_id", "region_end_ts"], ["start_ts", "end_ts"]];
 
 fn kind(rows: &RecordBatch) -> [&'static str; 2] {
     let is = |[key, _]: &[&str; 2]| rows.column_by_name(key).is_some();

@@ -104,7 +104,7 @@ pub struct TableState {
 /// A loss: data that was not collected or not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Kind of the losses: `ticks`, `operations`, `rows of TABLE`, `rows of threads`.
+    /// Kind of the losses: `samples`, `operations`, `rows of TABLE`, `rows of threads`.
     pub what: String,
     /// Number of losses.
     pub count: u64,
@@ -128,7 +128,7 @@ impl Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.what == "ticks" {
+        let what = if self.what == "samples" {
             "samples"
         } else {
             &*self.what
@@ -201,7 +201,7 @@ pub struct Manifest {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub refused_claims: BTreeMap<u32, u64>,
     /// Ticks with rows.
-    pub ticks: Option<u64>,
+    pub samples: Option<u64>,
     /// The clock of the node.
     pub clock: Clocks,
     /// Earlier sessions of this host in this run, oldest first. A run can be continued.
@@ -212,7 +212,7 @@ pub struct Manifest {
     pub(crate) tables_before: BTreeMap<String, TableState>,
     /// Ticks at that time.
     #[serde(skip)]
-    pub(crate) ticks_before: u64,
+    pub(crate) samples_before: u64,
 }
 
 impl Manifest {
@@ -263,7 +263,7 @@ impl Manifest {
         self.losses.splice(0..0, found.losses);
         self.tables = found.tables;
         self.tables_before = found.tables_before;
-        (self.ticks, self.ticks_before) = (found.ticks, found.ticks_before);
+        (self.samples, self.samples_before) = (found.samples, found.samples_before);
     }
 
     /// Adds the history of this host in the run. The profiler that wrote `before` continues its
@@ -276,8 +276,8 @@ impl Manifest {
             self.losses.splice(0..0, before.losses);
             self.tables.clone_from(&before.tables);
             self.tables_before = before.tables;
-            self.ticks = before.ticks;
-            self.ticks_before = before.ticks.unwrap_or(0);
+            self.samples = before.samples;
+            self.samples_before = before.samples.unwrap_or(0);
         } else {
             self.earlier.push(before);
         }

@@ -56,7 +56,7 @@ fn row(session: &Manifest) -> RunRow {
     let job = &session.target["job"];
     let what = session.target["what"].as_str();
     let has_ended = session.state != State::Running;
-    let missed = session.losses.iter().filter(|loss| loss.what == "ticks");
+    let missed = session.losses.iter().filter(|loss| loss.what == "samples");
     let missed = missed.map(|loss| loss.count);
     RunRow {
         state: session.state.name().into(),
@@ -71,8 +71,8 @@ fn row(session: &Manifest) -> RunRow {
         version: label(&session.version),
         kernel: label(&session.kernel),
         interval_ns: session.config["interval_ns"].as_u64(),
-        ticks: session.ticks.filter(|_| has_ended),
-        missed_ticks: has_ended.then(|| saturating_sum(missed)),
+        samples: session.samples.filter(|_| has_ended),
+        missed_samples: has_ended.then(|| saturating_sum(missed)),
         rows: has_ended.then(|| saturating_sum(tables().map(|table| table.rows))),
         lost_rows: has_ended.then(|| saturating_sum(tables().map(|table| table.dropped))),
         losses: (!session.losses.is_empty()).then(|| json(&session.losses)),

@@ -288,7 +288,7 @@ impl WriterThread {
             sum.dropped += table.dropped;
             sum.in_journal += table.in_journal;
         }
-        manifest.ticks = Some(manifest.ticks_before + self.ticks_with_rows);
+        manifest.samples = Some(manifest.samples_before + self.ticks_with_rows);
         change(&mut manifest);
         if !described && manifest == before {
             return Some(manifest);
@@ -298,7 +298,7 @@ impl WriterThread {
         match written {
             Ok(()) => {
                 if let Some(kept) = &mut state.manifest {
-                    kept.ticks = manifest.ticks;
+                    kept.samples = manifest.samples;
                     kept.tables.clone_from(&manifest.tables);
                 }
             }

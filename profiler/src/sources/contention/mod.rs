@@ -35,7 +35,7 @@ columns! {
     /// A cgroup with a quota over one interval.
     pub struct ThrottleRow {
         cgroup: Label = Label("", "Path of the cgroup, below the mount point of its hierarchy"),
-        quota: f64 = Gauge("1", "CPU time per time that it allows"),
+        quota_cpus: f64 = Gauge("1", "CPU time per time that it allows"),
         periods: u64 = Counter("1", "Periods in which a thread was runnable (`cpu.stat nr_periods`)"),
         throttled_periods: u64 = Counter("1", "Periods in which the quota was used up (`cpu.stat nr_throttled`)"),
         throttled_ns: u64 = Counter("ns", "Time in which the quota stopped runnable threads, summed over CPUs (`cpu.stat throttled_usec`, `throttled_time`)"),
@@ -153,7 +153,7 @@ impl Source for Contention {
 fn row(throttled: Throttled) -> ThrottleRow {
     ThrottleRow {
         cgroup: throttled.cgroup.into(),
-        quota: throttled.quota,
+        quota_cpus: throttled.quota,
         periods: throttled.increase.periods,
         throttled_periods: throttled.increase.throttled_periods,
         throttled_ns: throttled.increase.throttled_ns,

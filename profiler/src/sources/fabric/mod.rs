@@ -28,7 +28,7 @@ columns! {
         port: Option<u32> = Label("", "Number of the port; null for Slingshot, whose devices have one port"),
         link_layer: Option<Label> = Label("", "Link layer: InfiniBand, Ethernet (RoCE, iWARP), OmniPath, Slingshot; Unspecified for others, such as EFA"),
         state: Option<Label> = Gauge("", "State of the link, as named by the driver: ACTIVE, DOWN, INIT, ARMED …; for Slingshot up, down, starting …"),
-        rate: Option<u64> = Gauge("bit/s", "Capacity of the link in each direction, over all lanes"),
+        rate_bits_per_s: Option<u64> = Gauge("bit/s", "Capacity of the link in each direction, over all lanes"),
         tx_bytes: Option<u64> = Counter("bytes", "Bytes sent: 4 × port_xmit_data (Omni-Path: 8 ×), tx_bytes or hni_sts_tx_ok_octets; null if the driver has no such counter (soft RoCE), after a reset, and while the counter is at its maximum"),
         rx_bytes: Option<u64> = Counter("bytes", "Bytes received: 4 × port_rcv_data (Omni-Path: 8 ×), rx_bytes or hni_sts_rx_ok_octets"),
         tx_packets: Option<u64> = Counter("1", "Packets sent: port_xmit_packets, tx_pkts, sent_pkts or the sum of hni_pkts_sent_by_tc_N"),
@@ -44,9 +44,9 @@ columns! {
     pub struct CounterRow {
         device: Label = Label("", "Name of the device, as in table fabric"),
         port: Option<u32> = Label("", "Number of the port; null for counters of the device"),
-        folder: Label = Label("", "Directory in sysfs: counters, hw_counters (cached by the kernel for their lifespan, usually 10 ms), telemetry"),
+        group: Label = Label("", "Directory in sysfs: counters, hw_counters (cached by the kernel for their lifespan, usually 10 ms), telemetry"),
         counter: Label = Label("", "Name of the counter in this directory, defined by the driver"),
-        increase: Option<u64> = Counter("1", "Increase in the unit of the counter; null after a reset, while the counter is at its maximum, and if it could not be read"),
+        value: Option<u64> = Counter("1", "Increase in the unit of the counter; null after a reset, while the counter is at its maximum, and if it could not be read"),
     }
 }
 
@@ -191,7 +191,7 @@ fn row(device: &Label, port: &Port, state: Option<Label>, rate: Option<u64>) -> 
         port: port.number,
         link_layer: port.link.as_ref().and_then(|link| link.layer.clone()),
         state,
-        rate,
+        rate_bits_per_s: rate,
         tx_bytes,
         rx_bytes,
         tx_packets,
@@ -208,8 +208,8 @@ fn counter_rows(device: &Label, port: &Port) -> impl Iterator<Item = CounterRow>
     port.other_counters().map(|(kind, counter)| CounterRow {
         device: device.clone(),
         port: port.number,
-        folder: Label::Static(kind.name()),
+        group: Label::Static(kind.name()),
         counter: counter.name.clone(),
-        increase: counter.increase,
+        value: counter.increase,
     })
 }

@@ -32,8 +32,8 @@ columns! {
         pmu: Label = Label("", "PMU, as in /sys/bus/event_source/devices; the sum of all its instances"),
         group: Option<Label> = Label("", "Group of the event; null for events selected with --events"),
         event: Label = Label("", "Name of the event in the table of the CPU"),
-        value: Option<f64> = Counter("1", "Count, scaled from the time it was counted to the whole time; in the unit of the kernel for the event if there is one (J, MiB). Null if it was never counted, or if the kernel does not report the unit"),
-        raw: u64 = Counter("1", "Count without scaling"),
+        count: Option<f64> = Counter("1", "Count, scaled from the time it was counted to the whole time; in the unit of the kernel for the event if there is one (J, MiB). Null if it was never counted, or if the kernel does not report the unit"),
+        count_raw: u64 = Counter("1", "Count without scaling"),
         enabled_ns: u64 = Counter("ns", "Time for which the event was enabled: time on CPU of a process; summed over threads, CPUs or instances"),
         running_ns: u64 = Counter("ns", "Time for which the event was on a counter; less than enabled_ns if events share counters"),
     }
@@ -49,7 +49,7 @@ columns! {
         metric: Label = Label("", "Name of the metric; `profiler events` lists formulas and meanings"),
         value: Option<f64> = Gauge("", "Value over the interval, in `unit`; null if an event has no value, and on division by 0"),
         unit: Label = Label("", "Unit of the value"),
-        quality: Option<f64> = Gauge("1", "Smallest share of time on a counter (running / enabled) of its events; null if nothing ran"),
+        running_ratio: Option<f64> = Gauge("1", "Smallest share of time on a counter (running / enabled) of its events; null if nothing ran"),
     }
 }
 
@@ -282,7 +282,7 @@ pub fn count(batches: &[Batch], [group, event]: [&str; 2]) -> Option<f64> {
     let events = read::Rows::of(batches, &EVENTS)
         .with(EventRow::group, &[group])
         .with(EventRow::event, &[event]);
-    sum_of_known(events.values(EventRow::value))
+    sum_of_known(events.values(EventRow::count))
 }
 
 fn add(sum: &mut [Option<Count>], counts: &[Option<Count>]) {
@@ -344,8 +344,8 @@ impl Rows<'_> {
                     pmu: event.pmu.clone(),
                     group: event.group.clone(),
                     event: event.event.clone(),
-                    value: event.value(count),
-                    raw: count.raw,
+                    count: event.value(count),
+                    count_raw: count.raw,
                     enabled_ns: count.enabled,
                     running_ns: count.running,
                 },
@@ -373,7 +373,7 @@ impl Rows<'_> {
                     metric: found.metric.name.clone(),
                     value: found.value,
                     unit: found.metric.unit.clone(),
-                    quality: found.quality,
+                    running_ratio: found.quality,
                 },
             );
         }

@@ -98,7 +98,7 @@ fn cycles_of_processes(batches: &[Batch]) -> HashMap<(u32, Timestamp), Option<f6
         .keys(OwnerKey::pid)
         .zip(events.keys(OwnerKey::start_ts));
     let mut cycles = HashMap::new();
-    for ((pid, start), count) in processes.zip(events.values(EventRow::value)) {
+    for ((pid, start), count) in processes.zip(events.values(EventRow::count)) {
         if let (Some(pid), Some(start)) = (pid, start) {
             let sum = cycles
                 .entry((pid, Timestamp::from_us(start)))

@@ -37,7 +37,7 @@ columns! {
         cmdline_truncated: Option<bool> = Label("", "Whether `cmdline` is truncated: to 64 KiB, and while many processes have long command lines to less, but never below 256 bytes"),
         cgroup: Option<Label> = Label("", "Path of the cgroup: that of v2 or, if that is the root, of the first v1 hierarchy in which the process has a group"),
         allowed_cpus: Option<Label> = Label("", "CPUs on which the process may run, as a list such as 0-3,8: affinity of its threads at its start, or when it was first seen, which cpusets limit"),
-        cpu_quota: Option<f64> = Gauge("1", "CPU time per time that its cgroups allow together; null without a limit"),
+        quota_cpus: Option<f64> = Gauge("1", "CPU time per time that its cgroups allow together; null without a limit"),
         memory_limit: Option<u64> = Gauge("bytes", "Smallest memory limit of its cgroups; null without a limit"),
         end_ts: Option<Timestamp> = Label("us", "Time at which the last thread ended; null while the process lives"),
         exit_code: Option<i32> = Label("", "Exit code; null if the process was killed by a signal or its exit was not observed"),
@@ -56,18 +56,18 @@ columns! {
         write_bytes: Option<u64> = Counter("bytes", "Bytes written to storage (O_DIRECT) or dirtied in the page cache during the run; null until the process or the run ends"),
         minor_faults: Option<u64> = Counter("1", "Page faults without I/O during the run; null until the process or the run ends"),
         major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O during the run; null until the process or the run ends"),
-        life_user_ns: Option<u64> = Gauge("ns", "User time since the process started; null until the process or the run ends"),
-        life_system_ns: Option<u64> = Gauge("ns", "System time since the process started; null until the process or the run ends"),
-        life_oncpu_ns: Option<u64> = Gauge("ns", "Exact time on CPU since the process started; null until the process or the run ends"),
-        life_read_chars: Option<u64> = Gauge("bytes", "Bytes returned by read system calls since the process started; null until the process or the run ends"),
-        life_write_chars: Option<u64> = Gauge("bytes", "Bytes accepted by write system calls since the process started; null until the process or the run ends"),
-        life_read_bytes: Option<u64> = Gauge("bytes", "Bytes fetched from storage since the process started; null until the process or the run ends"),
-        life_write_bytes: Option<u64> = Gauge("bytes", "Bytes written to storage (O_DIRECT) or dirtied in the page cache since the process started; null until the process or the run ends"),
-        life_minor_faults: Option<u64> = Gauge("1", "Page faults without I/O since the process started; null until the process or the run ends"),
-        life_major_faults: Option<u64> = Gauge("1", "Page faults that waited for I/O since the process started; null until the process or the run ends"),
+        lifetime_user_ns: Option<u64> = Gauge("ns", "User time since the process started; null until the process or the run ends"),
+        lifetime_system_ns: Option<u64> = Gauge("ns", "System time since the process started; null until the process or the run ends"),
+        lifetime_oncpu_ns: Option<u64> = Gauge("ns", "Exact time on CPU since the process started; null until the process or the run ends"),
+        lifetime_read_chars: Option<u64> = Gauge("bytes", "Bytes returned by read system calls since the process started; null until the process or the run ends"),
+        lifetime_write_chars: Option<u64> = Gauge("bytes", "Bytes accepted by write system calls since the process started; null until the process or the run ends"),
+        lifetime_read_bytes: Option<u64> = Gauge("bytes", "Bytes fetched from storage since the process started; null until the process or the run ends"),
+        lifetime_write_bytes: Option<u64> = Gauge("bytes", "Bytes written to storage (O_DIRECT) or dirtied in the page cache since the process started; null until the process or the run ends"),
+        lifetime_minor_faults: Option<u64> = Gauge("1", "Page faults without I/O since the process started; null until the process or the run ends"),
+        lifetime_major_faults: Option<u64> = Gauge("1", "Page faults that waited for I/O since the process started; null until the process or the run ends"),
         peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory during the run, without the memory of its parent that it had before its first exec. Exact if the process ends in the run, on Linux 6.16 and later, and on older ones if it was larger than before the exec; otherwise as of the last sample, null without one"),
         energy_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was followed, divided by the share of the node's CPU time used by the process: a model, not a measurement; null if the energy of an interval is unknown", "cpu_time_share"),
-        energy_by_cycles_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was counted, divided by the share of the node's cycles used by the process and its descendants (perf_event, scope process): a model, not a measurement; null for processes without their own counters", "cycle_share"),
+        energy_cycle_share_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was counted, divided by the share of the node's cycles used by the process and its descendants (perf_event, scope process): a model, not a measurement; null for processes without their own counters", "cycle_share"),
     }
 }
 
@@ -92,7 +92,7 @@ columns! {
 
 static TABLE: TypedTable<LifetimeKey, ProcessRow> = TypedTable::keyed(
     "process",
-    "One row per process of the target, including short-lived ones: counters cover the run, `life_` columns the whole life of the process. If processes are read from /proc, counters are null for those that no sample has",
+    "One row per process of the target, including short-lived ones: counters cover the run, `lifetime_` columns the whole life of the process. If processes are read from /proc, counters are null for those that no sample has",
 );
 
 static PROCESS_TREE: View = View {
@@ -144,7 +144,7 @@ impl Source for Processes {
             self.room = Budget::new(if ctx.last { STORED_LAST } else { STORED });
             for (id, key, mut row) in std::mem::take(&mut self.held) {
                 row.energy_uj = self.energies.by_cpu_time(id);
-                row.energy_by_cycles_uj = self.energies.by_cycles(id);
+                row.energy_cycle_share_uj = self.energies.by_cycles(id);
                 self.rows.push(key, row);
             }
         }
@@ -219,7 +219,7 @@ impl Processes {
             cmdline: cmdline.map(|cmdline| cmdline.joined()),
             cgroup: label(&names.cgroup),
             allowed_cpus: allocation.map(|allocation| (&allocation.cpus).into()),
-            cpu_quota: allocation.and_then(|allocation| allocation.limits.cpus),
+            quota_cpus: allocation.and_then(|allocation| allocation.limits.cpus),
             memory_limit: allocation.and_then(|allocation| allocation.limits.memory),
             end_ts: process.end.map(|end| ctx.tasks.clock.wall(end.at)),
             exit_code,
@@ -238,18 +238,18 @@ impl Processes {
             write_bytes: io(in_run.write_bytes),
             minor_faults: total(in_run.min_flt),
             major_faults: total(in_run.maj_flt),
-            life_user_ns: total(process.cpu_time.user),
-            life_system_ns: total(process.cpu_time.system),
-            life_oncpu_ns: total(life.oncpu),
-            life_read_chars: io(life.rchar),
-            life_write_chars: io(life.wchar),
-            life_read_bytes: io(life.read_bytes),
-            life_write_bytes: io(life.write_bytes),
-            life_minor_faults: total(life.min_flt),
-            life_major_faults: total(life.maj_flt),
+            lifetime_user_ns: total(process.cpu_time.user),
+            lifetime_system_ns: total(process.cpu_time.system),
+            lifetime_oncpu_ns: total(life.oncpu),
+            lifetime_read_chars: io(life.rchar),
+            lifetime_write_chars: io(life.wchar),
+            lifetime_read_bytes: io(life.read_bytes),
+            lifetime_write_bytes: io(life.write_bytes),
+            lifetime_minor_faults: total(life.min_flt),
+            lifetime_major_faults: total(life.maj_flt),
             peak_rss: process.peak_rss,
             energy_uj: self.energies.by_cpu_time(process.id).filter(|_| complete),
-            energy_by_cycles_uj: self.energies.by_cycles(process.id).filter(|_| complete),
+            energy_cycle_share_uj: self.energies.by_cycles(process.id).filter(|_| complete),
         }
     }
 }

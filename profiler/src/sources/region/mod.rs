@@ -33,8 +33,8 @@ use crate::{
 static PROCESS_REGION: View = View {
     name: "process_region",
     help: "One row per region: its process, its times, and the resources it used",
-    query: "SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (run, host, ts, interval_ns, pid, start_ts, region, name)\n\
-        FROM region r LEFT JOIN region_usage u USING (host, region)\n  \
+    query: "SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (run, host, ts, interval_ns, pid, start_ts, region_id, name)\n\
+        FROM region r LEFT JOIN region_usage u USING (host, region_id)\n  \
         LEFT JOIN process p ON p.host = r.host AND p.pid = r.pid AND p.start_ts = r.start_ts",
     columns: columns_of_view,
 };

@@ -55,7 +55,7 @@ impl Rows {
                 interval_ns: length.and_then(|ns| u64::try_from(ns).ok()),
                 pid: process.0,
                 start_ts: Timestamp::from_us(process.1),
-                region: span.number,
+                region_id: span.number,
             },
             RegionRow {
                 name: label(mark.name.as_ref()),
@@ -66,9 +66,9 @@ impl Rows {
                 }
                 .into(),
                 kind: label(mark.kind.as_ref()),
-                id: mark.id.clone(),
-                parent: mark.parent.clone(),
-                parent_region: span.parent,
+                user_id: mark.id.clone(),
+                user_parent_id: mark.parent.clone(),
+                parent_region_id: span.parent,
                 group: label(mark.group.as_ref()),
                 status: label(mark.status.as_ref()),
                 region_start_ts: span.start.map(Timestamp::from_ns),
@@ -101,8 +101,8 @@ impl Rows {
                 unit: label(mark.unit.as_ref()),
                 kind: label(mark.kind.as_ref()),
                 group: label(mark.group.as_ref()),
-                parent: mark.parent.clone(),
-                parent_region: parent,
+                user_parent_id: mark.parent.clone(),
+                parent_region_id: parent,
                 attributes: attributes(mark),
                 tags: json(mark.tags.as_ref()),
             },
@@ -124,7 +124,7 @@ impl Rows {
             interval_ns,
             pid: process.0,
             start_ts: Timestamp::from_us(process.1),
-            region: open.number,
+            region_id: open.number,
         };
         let name = label(open.mark.name.as_ref());
         let offsets = [from.ts - open.start, to.ts - end];
@@ -148,8 +148,8 @@ impl Rows {
                     pmu: pmu.into(),
                     group: group.map(Into::into),
                     event: event.into(),
-                    value: (counts.unknown == 0).then_some(counts.value),
-                    raw: counts.raw,
+                    count: (counts.unknown == 0).then_some(counts.value),
+                    count_raw: counts.raw,
                     enabled_ns: counts.enabled_ns,
                     running_ns: counts.running_ns,
                 },

@@ -14,7 +14,7 @@ columns! {
         interval_ns: Option<u64> = Gauge("ns", "Length of the region; null while it is open, and if its start is unknown"),
         pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
         start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
-        region: u64 = Label("", "Number of the region, unique for this host in this run"),
+        region_id: u64 = Label("", "Number of the region, unique for this host in this run"),
     }
 }
 
@@ -24,9 +24,9 @@ columns! {
         name: Option<Label> = Label("", "Name given by the application; null for an end without a start that has no name"),
         op: Label = Label("", "How it was marked: region (start and end), phase (one mark at the end), event (no length)"),
         kind: Option<Label> = Label("", "Kind given by the application"),
-        id: Option<String> = Label("", "Identifier given by the application"),
-        parent: Option<String> = Label("", "Identifier of the enclosing region, given by the application"),
-        parent_region: Option<u64> = Label("", "Number of the enclosing region, if it was open in this process or an ancestor"),
+        user_id: Option<String> = Label("", "Identifier given by the application"),
+        user_parent_id: Option<String> = Label("", "Identifier of the enclosing region, given by the application"),
+        parent_region_id: Option<u64> = Label("", "Number of the enclosing region, if it was open in this process or an ancestor"),
         group: Option<Label> = Label("", "Group of regions, given by the application"),
         status: Option<Label> = Label("", "finished, error, or another word of the application; unfinished (the process ended first), run_ended (the run ended first), unmatched (an end without a start); null for events and while the region is open"),
         region_start_ts: Option<Timestamp> = Label("us", "Time at which the start was marked; null for an end without a start"),
@@ -63,8 +63,8 @@ columns! {
         unit: Option<Label> = Label("", "Unit given by the application"),
         kind: Option<Label> = Label("", "Kind given by the application"),
         group: Option<Label> = Label("", "Group of gauges and regions, given by the application"),
-        parent: Option<String> = Label("", "Identifier of the region that the gauge belongs to, given by the application"),
-        parent_region: Option<u64> = Label("", "Number of that region, if it was open in this process or an ancestor"),
+        user_parent_id: Option<String> = Label("", "Identifier of the region that the gauge belongs to, given by the application"),
+        parent_region_id: Option<u64> = Label("", "Number of that region, if it was open in this process or an ancestor"),
         attributes: Option<String> = Label("", "Attributes given by the application, JSON"),
         tags: Option<String> = Label("", "Tags given by the application, JSON"),
     }
@@ -77,7 +77,7 @@ columns! {
         interval_ns: Option<u64> = Gauge("ns", "Time between the readings at the start and the end of the region; null if both are the same reading, in which case the usage is unknown"),
         pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
         start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
-        region: u64 = Label("", "Number of the region, unique for this host in this run"),
+        region_id: u64 = Label("", "Number of the region, unique for this host in this run"),
     }
 }
 
@@ -88,8 +88,8 @@ columns! {
         pmu: Label = Label("", "PMU of the event"),
         group: Option<Label> = Label("", "Group of the event; null for events selected with --events"),
         event: Label = Label("", "Name of the event in the table of the CPU"),
-        value: Option<f64> = Counter("1", "Count, scaled from the time it was counted to the whole time; null if the event was not counted throughout the region"),
-        raw: u64 = Counter("1", "Count without scaling"),
+        count: Option<f64> = Counter("1", "Count, scaled from the time it was counted to the whole time; null if the event was not counted throughout the region"),
+        count_raw: u64 = Counter("1", "Count without scaling"),
         enabled_ns: u64 = Counter("ns", "Time for which the event was enabled"),
         running_ns: u64 = Counter("ns", "Time for which the event was on a counter"),
     }

@@ -310,8 +310,8 @@ impl Increases {
         let pmus = cells(batch, EventRow::pmu);
         let groups = cells(batch, EventRow::group);
         let names = cells(batch, EventRow::event);
-        let values = cells(batch, EventRow::value);
-        let raw = cells(batch, EventRow::raw);
+        let values = cells(batch, EventRow::count);
+        let raw = cells(batch, EventRow::count_raw);
         let enabled = cells(batch, EventRow::enabled_ns);
         let running = cells(batch, EventRow::running_ns);
         let [pmu_words, group_words, name_words] = [pmus, groups, names].map(words);

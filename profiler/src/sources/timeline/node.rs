@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 use super::percent;
 use crate::{
     schema::{
-        Batch, ColumnHandle, TickKey,
+        Batch, TickKey,
         read::{Rows, largest, sum_of_all, sum_of_known},
     },
     sources::{
@@ -111,23 +111,21 @@ impl Gpus {
     pub(super) fn read(batches: &[Batch]) -> Self {
         let rows = Rows::of(batches, &gpu::GPUS);
         let last = rows.keys(GpuKey::ts).max().flatten();
-        let value = |column: ColumnHandle<GpuRow, Option<u64>>, divisor: f64| {
+        let of_all = |values: Vec<Option<f64>>| {
             let times = rows.keys(GpuKey::ts);
-            let all = times
-                .zip(rows.key_labels(GpuKey::parent_uuid))
-                .zip(rows.values(column));
+            let all = times.zip(rows.key_labels(GpuKey::parent_uuid)).zip(values);
             let of_last = all.filter(|((ts, parent), _)| *ts == last && parent.is_none());
-            let values = of_last.map(|(_, value)| Some(value? as f64));
-            let values: Vec<Option<f64>> = values.collect();
+            let values: Vec<Option<f64>> = of_last.map(|(_, value)| value).collect();
             OfGpus {
-                sum: sum_of_all(values.iter().copied()).map(|sum| sum / divisor),
-                max: largest(values).map(|max| max / divisor),
+                sum: sum_of_all(values.iter().copied()),
+                max: largest(values),
             }
         };
+        let counts = |column| rows.values(column).map(|value| Some(value? as f64));
         Self {
-            utilization: value(GpuRow::utilization, 1.0),
-            memory: value(GpuRow::memory_used, 1.0),
-            power: value(GpuRow::power_mw, 1e3),
+            utilization: of_all(counts(GpuRow::utilization).collect()),
+            memory: of_all(counts(GpuRow::memory_used).collect()),
+            power: of_all(rows.values(GpuRow::power_w).collect()),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Found {
     fn counter(&self, device: &str, port: Option<u64>, name: &str) -> Option<u64> {
         let row = self.find(device, port, name);
         let row = row.unwrap_or_else(|| panic!("{device} has no {name}"));
-        self.counters.get(row, "increase")
+        self.counters.get(row, "value")
     }
 }
 
@@ -138,7 +138,7 @@ fn counters_that_the_driver_does_not_have_are_null() {
     let get = |column| found.get("irdma0", 1, column);
     assert_eq!(get("tx_bytes"), Some(7), "the driver's own counter");
     assert_eq!((get("rx_bytes"), get("errors")), (None, None));
-    assert_eq!(get("rate"), Some(100_000_000_000));
+    assert_eq!(get("rate_bits_per_s"), Some(100_000_000_000));
     assert_eq!(found.find("irdma0", Some(1), "symbol_error"), None);
 }
 
@@ -186,7 +186,7 @@ fn each_port_of_each_device_has_a_row() {
     assert_eq!(found.error, None);
     assert_eq!(found.ports.len(), 3);
     for (column, value) in [
-        ("rate", 100_000_000_000),
+        ("rate_bits_per_s", 100_000_000_000),
         ("tx_bytes", 1000),
         ("rx_bytes", 4),
         ("tx_packets", 3),
@@ -198,7 +198,10 @@ fn each_port_of_each_device_has_a_row() {
         assert_eq!(found.get("mlx5_0", 1, column), Some(value), "{column}");
     }
     assert_eq!(found.get("mlx5_0", 2, "tx_bytes"), Some(0));
-    assert_eq!(found.get("mlx5_0", 2, "rate"), Some(2_500_000_000));
+    assert_eq!(
+        found.get("mlx5_0", 2, "rate_bits_per_s"),
+        Some(2_500_000_000)
+    );
     assert_eq!(found.get("mlx5_1", 1, "tx_bytes"), Some(4));
     for (device, port, layer, state) in [
         ("mlx5_0", 1, "InfiniBand", "ACTIVE"),
@@ -396,7 +399,7 @@ fn slingshot_counters_have_timestamps() {
         ("tx_packets", 28),
         ("rx_packets", 56),
         ("discards", 8),
-        ("rate", 200_000_000_000),
+        ("rate_bits_per_s", 200_000_000_000),
     ] {
         assert_eq!(found.ports.get(row, column), Some(value), "{column}");
     }
@@ -562,7 +565,7 @@ fn malformed_files_are_null() {
     assert_eq!(found.ports.len(), 2);
     assert_eq!(found.get("mlx5_1", 1, "tx_bytes"), Some(4));
     let row = found.row("mlx5_0", Some(1)).expect("a row");
-    for column in ["state", "rate", "tx_bytes", "errors"] {
+    for column in ["state", "rate_bits_per_s", "tx_bytes", "errors"] {
         let nulls = found.ports.nulls(row);
         assert!(nulls.iter().any(|null| null == column), "{column}");
     }

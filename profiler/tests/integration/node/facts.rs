@@ -100,9 +100,9 @@ fn facts_of_a_server() {
             ("cores", Some(4)),
             ("threads", Some(8)),
             ("numa_nodes", Some(2)),
-            ("base_frequency", Some(2_000_000_000)),
-            ("min_frequency", Some(800_000_000)),
-            ("max_frequency", Some(3_200_000_000)),
+            ("base_frequency_hz", Some(2_000_000_000)),
+            ("min_frequency_hz", Some(800_000_000)),
+            ("max_frequency_hz", Some(3_200_000_000)),
             ("memory_total", Some(527_896_012 * 1024)),
             ("perf_event_paranoid", Some(2)),
         ],
@@ -262,8 +262,8 @@ fn facts_of_a_virtual_machine() {
     numbers(
         &rows,
         &[
-            ("base_frequency", None),
-            ("max_frequency", None),
+            ("base_frequency_hz", None),
+            ("max_frequency_hz", None),
             ("sockets", Some(1)),
             ("cores", Some(2)),
         ],
@@ -306,7 +306,7 @@ fn facts_of_an_arm64_node() {
             ("cpu_variant", Some(3)),
             ("cpu_part", Some(0xd0c)),
             ("cpu_revision", Some(1)),
-            ("base_frequency", Some(2_800_000_000)),
+            ("base_frequency_hz", Some(2_800_000_000)),
         ],
     );
     assert_eq!(list(&rows, "pmus")[1]["cpumask"], "0-3");

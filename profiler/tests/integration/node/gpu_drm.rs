@@ -124,6 +124,9 @@ fn amd_accelerator() {
     );
     let (gpus, processes, error) = read(&mut reader);
     assert_eq!((gpus.len(), processes.len(), error), (1, 0, None));
+    for (column, watts) in [("power_w", 312.0), ("power_limit_w", 560.0)] {
+        assert_eq!(gpus.fraction(0, column), Some(watts), "{column}");
+    }
     for (column, value) in [
         ("index", 1),
         ("utilization", 97),
@@ -132,14 +135,12 @@ fn amd_accelerator() {
         ("memory_total", 68_702_699_520),
         ("memory_used", 1_234_567_168),
         ("system_memory_used", 4096),
-        ("sm_clock", 1_700_000_000),
-        ("memory_clock", 1_600_000_000),
-        ("power_mw", 312_000),
-        ("power_limit_mw", 560_000),
+        ("sm_clock_hz", 1_700_000_000),
+        ("memory_clock_hz", 1_600_000_000),
         ("energy_uj", 100_000_000),
         ("temperature", 61),
         ("memory_temperature", 58),
-        ("fan", 50),
+        ("fan_percent", 50),
         ("fan_rpm", 1500),
         ("pcie_replays", 0),
         ("pcie_generation", 4),
@@ -151,9 +152,9 @@ fn amd_accelerator() {
         ("vr_gfx_temperature", 61),
         ("vr_soc_temperature", 62),
         ("vr_memory_temperature", 63),
-        ("soc_clock", 1_090_000_000),
-        ("video_clock", 711_000_000),
-        ("decoder_clock", 722_000_000),
+        ("soc_clock_hz", 1_090_000_000),
+        ("video_clock_hz", 711_000_000),
+        ("decoder_clock_hz", 722_000_000),
     ] {
         assert_eq!(gpus.get(0, column), Some(value), "{column}");
     }
@@ -208,11 +209,11 @@ fn facts_have_one_row_per_card() {
     }
     for (row, column, value) in [
         (0, "memory_total", Some(68_702_699_520)),
-        (0, "max_sm_clock", Some(1_700_000_000)),
-        (0, "max_memory_clock", Some(1_600_000_000)),
+        (0, "max_sm_clock_hz", Some(1_700_000_000)),
+        (0, "max_memory_clock_hz", Some(1_600_000_000)),
         (0, "max_pcie_generation", Some(5)),
         (0, "max_pcie_width", Some(16)),
-        (1, "max_sm_clock", Some(2_450_000_000)),
+        (1, "max_sm_clock_hz", Some(2_450_000_000)),
         (1, "memory_total", None),
     ] {
         assert_eq!(devices.get(row, column), value, "{row} {column}");
@@ -246,9 +247,9 @@ fn the_highest_of_several_clocks_is_reported() {
         let (gpus, _, error) = read(&mut reader);
         assert_eq!(error, None);
         for (column, value) in [
-            ("soc_clock", Some(1_200_000_000)),
-            ("video_clock", Some(29_000_000)),
-            ("decoder_clock", Some(22_000_000)),
+            ("soc_clock_hz", Some(1_200_000_000)),
+            ("video_clock_hz", Some(29_000_000)),
+            ("decoder_clock_hz", Some(22_000_000)),
             ("hotspot_temperature", Some(71)),
             ("memory_temperature", Some(72)),
             ("vr_soc_temperature", Some(73)),
@@ -283,9 +284,9 @@ fn amd_apu_is_read_from_its_metrics_table() {
         assert_eq!(gpus.get(0, "utilization"), Some(42));
         assert_eq!(gpus.get(0, "media_utilization"), Some(3));
         for (column, mhz) in [
-            ("soc_clock", 600),
-            ("video_clock", 533),
-            ("decoder_clock", 534),
+            ("soc_clock_hz", 600),
+            ("video_clock_hz", 533),
+            ("decoder_clock_hz", 534),
         ] {
             assert_eq!(gpus.get(0, column), Some(mhz * 1_000_000), "{column}");
         }
@@ -347,16 +348,16 @@ fn intel_cards() {
     let (gpus, _, error) = read(&mut reader);
     assert_eq!((gpus.len(), error), (2, None));
     for (row, column, value) in [
-        (0, "sm_clock", 1_150_000_000),
+        (0, "sm_clock_hz", 1_150_000_000),
         (0, "energy_uj", 25_000),
-        (0, "power_limit_mw", 75_000),
-        (1, "sm_clock", 2_400_000_000),
+        (1, "sm_clock_hz", 2_400_000_000),
         (1, "energy_uj", 300),
         (1, "temperature", 44),
         (1, "memory_temperature", 50),
     ] {
         assert_eq!(gpus.get(row, column), Some(value), "{column}");
     }
+    assert_eq!(gpus.fraction(0, "power_limit_w"), Some(75.0));
     assert_eq!(gpus.text(0, "throttle_reasons").as_deref(), Some("pl1"));
     assert_eq!(gpus.text(1, "throttle_reasons").as_deref(), Some("none"));
     assert_eq!(gpus.get(0, "utilization"), None);
@@ -372,7 +373,7 @@ fn numbers_that_mean_unknown_are_null_without_error() {
     read(&mut reader);
     for (file, column, texts) in [
         ("current_link_width", "pcie_width", &["0", "255", "-1"][..]),
-        ("hwmon/hwmon3/power1_cap", "power_limit_mw", &["0", "-1"]),
+        ("hwmon/hwmon3/power1_cap", "power_limit_w", &["0", "-1"]),
         (
             "hwmon/hwmon3/temp3_input",
             "memory_temperature",
@@ -435,7 +436,7 @@ fn malformed_files_are_null_and_reported() {
     // A suspended GPU is not read, because that would wake it.
     tree.put(format!("{CARD}/device/power/runtime_status"), "suspended\n");
     let (gpus, _, error) = read(&mut reader);
-    assert_eq!((gpus.get(0, "power_mw"), error), (None, None));
+    assert_eq!((gpus.fraction(0, "power_w"), error), (None, None));
     // Removed and inserted again.
     tree.remove("sys/class/drm");
     let (gpus, _, error) = read(&mut reader);

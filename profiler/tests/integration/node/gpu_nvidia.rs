@@ -175,17 +175,15 @@ fn values_are_converted_to_the_units_of_their_columns() {
         ("memory_used", 1_073_741_824),
         ("bar1_used", 2_097_152),
         ("processes", 2),
-        ("graphics_clock", 1_980_000_000),
-        ("sm_clock", 1_975_000_000),
-        ("memory_clock", 2_619_000_000),
-        ("video_clock", 1_560_000_000),
-        ("performance_state", 0),
-        ("power_mw", 312_345),
-        ("power_limit_mw", 700_000),
+        ("graphics_clock_hz", 1_980_000_000),
+        ("sm_clock_hz", 1_975_000_000),
+        ("memory_clock_hz", 2_619_000_000),
+        ("video_clock_hz", 1_560_000_000),
+        ("pstate", 0),
         ("energy_uj", 250_000),
         ("temperature", 45),
         ("memory_temperature", 52),
-        ("fan", 33),
+        ("fan_percent", 33),
         ("pcie_tx_bytes", 500),
         ("pcie_rx_bytes", 6),
         ("pcie_replays", 1),
@@ -219,13 +217,15 @@ fn values_are_converted_to_the_units_of_their_columns() {
         assert_eq!(gpus.text(0, column).as_deref(), Some(value), "{column}");
     }
     for (column, value) in [
-        ("sm_activity", Some(81.5)),
-        ("sm_occupancy", Some(47.25)),
-        ("tensor_activity", Some(60.5)),
-        ("dram_activity", Some(33.5)),
-        ("fp64_activity", Some(0.0)),
-        ("fp32_activity", Some(12.5)),
-        ("fp16_activity", None),
+        ("power_w", Some(312.345)),
+        ("power_limit_w", Some(700.0)),
+        ("sm_activity_percent", Some(81.5)),
+        ("sm_occupancy_percent", Some(47.25)),
+        ("tensor_activity_percent", Some(60.5)),
+        ("dram_activity_percent", Some(33.5)),
+        ("fp64_activity_percent", Some(0.0)),
+        ("fp32_activity_percent", Some(12.5)),
+        ("fp16_activity_percent", None),
     ] {
         assert_eq!(gpus.fraction(0, column), value, "{column}");
     }
@@ -236,15 +236,15 @@ fn values_are_converted_to_the_units_of_their_columns() {
         "compute_instance",
         "media_utilization",
         "system_memory_used",
-        "decoder_clock",
-        "soc_clock",
+        "decoder_clock_hz",
+        "soc_clock_hz",
         "hotspot_temperature",
         "hbm_temperature",
         "vr_gfx_temperature",
         "vr_soc_temperature",
         "vr_memory_temperature",
         "fan_rpm",
-        "fp16_activity",
+        "fp16_activity_percent",
     ];
     assert_eq!(nulls, others);
 }
@@ -255,22 +255,27 @@ const FAILURES: [(&str, &[&str]); 17] = [
     ("memory", &["memory_total", "memory_used"]),
     (
         "clocks",
-        &["graphics_clock", "memory_clock", "sm_clock", "video_clock"],
+        &[
+            "graphics_clock_hz",
+            "memory_clock_hz",
+            "sm_clock_hz",
+            "video_clock_hz",
+        ],
     ),
     ("bar1", &["bar1_used"]),
     ("compute", &["processes"]),
     ("ecc_corrected_total", &["ecc_corrected_total"]),
     ("field81.0", &["base_clocks_violation_ns"]),
     ("encoder", &["encoder_utilization"]),
-    ("power", &["power_mw"]),
-    ("power_limit", &["power_limit_mw"]),
+    ("power", &["power_w"]),
+    ("power_limit", &["power_limit_w"]),
     ("energy", &["energy_uj"]),
     ("temperature", &["temperature"]),
     ("throttle", &["throttle_reasons"]),
     ("field74.0", &["power_violation_ns"]),
     ("ecc_corrected", &["ecc_corrected"]),
     ("field138.4294967295", &["nvlink_tx_bytes"]),
-    ("gpm3", &["sm_occupancy"]),
+    ("gpm3", &["sm_occupancy_percent"]),
 ];
 
 #[test]
@@ -344,16 +349,16 @@ fn facts_have_one_row_per_gpu() {
         ("index", 0),
         ("memory_total", 85_520_809_984),
         ("bar1_total", 137_438_953_472),
-        ("max_graphics_clock", 1_980_000_000),
-        ("max_sm_clock", 1_990_000_000),
-        ("max_memory_clock", 2_619_000_000),
-        ("max_video_clock", 1_545_000_000),
-        ("max_power_limit_mw", 700_000),
+        ("max_graphics_clock_hz", 1_980_000_000),
+        ("max_sm_clock_hz", 1_990_000_000),
+        ("max_memory_clock_hz", 2_619_000_000),
+        ("max_video_clock_hz", 1_545_000_000),
         ("max_pcie_generation", 5),
         ("max_pcie_width", 16),
     ] {
         assert_eq!(devices.get(0, column), Some(value), "{column}");
     }
+    assert_eq!(devices.fraction(0, "max_power_limit_w"), Some(700.0));
     assert_eq!(devices.get(0, "persistence_mode"), Some(1));
     assert_eq!(devices.get(0, "ecc"), Some(0));
     assert_eq!(devices.text(1, "vbios_version"), None);
@@ -380,10 +385,10 @@ fn implausible_values_are_null() {
     for column in [
         "utilization",
         "memory_utilization",
-        "performance_state",
+        "pstate",
         "energy_uj",
-        "sm_occupancy",
-        "sm_activity",
+        "sm_occupancy_percent",
+        "sm_activity_percent",
         "memory_temperature",
     ] {
         assert!(gpus.nulls(0).contains(&column.to_owned()), "{column}");
@@ -551,7 +556,7 @@ fn mig_instances_appear_and_disappear() {
     machine.set_script(&format!("{gpu}{first}{second}{process}"));
     let (gpus, processes, error) = read(&mut reader);
     assert_eq!((gpus.len(), error), (2, None), "a baseline for the second");
-    assert_eq!(gpus.get(0, "power_mw"), Some(5));
+    assert_eq!(gpus.fraction(0, "power_w"), Some(0.005));
     for (column, value) in [
         ("gpu_instance", 7),
         ("compute_instance", 0),
@@ -561,13 +566,13 @@ fn mig_instances_appear_and_disappear() {
         assert_eq!(gpus.get(1, column), Some(value), "{column}");
     }
     assert_eq!(
-        (gpus.get(1, "index"), gpus.get(1, "power_mw")),
+        (gpus.get(1, "index"), gpus.fraction(1, "power_w")),
         (None, None)
     );
     let parent = gpus.text(1, "parent_uuid");
     assert_eq!(parent, gpus.text(0, "uuid"));
     assert_eq!(gpus.text(1, "uuid").as_deref(), Some("MIG-aaaa"));
-    assert_eq!(gpus.fraction(1, "sm_occupancy"), Some(25.0));
+    assert_eq!(gpus.fraction(1, "sm_occupancy_percent"), Some(25.0));
     assert_eq!(processes.text(0, "uuid").as_deref(), Some("MIG-aaaa"));
     assert_eq!(processes.get(0, "gpu_instance"), Some(7));
     machine.set_script(&format!("{gpu}{second}"));

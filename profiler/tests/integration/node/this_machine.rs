@@ -64,8 +64,8 @@ fn counters_lie_between_plain_readings() {
         ("major_faults", "/proc/vmstat", "pgmajfault", 1, 1),
         ("page_in_bytes", "/proc/vmstat", "pgpgin", 1, 1024),
         ("page_out_bytes", "/proc/vmstat", "pgpgout", 1, 1024),
-        ("swap_sin", "/proc/vmstat", "pswpin", 1, page),
-        ("swap_sout", "/proc/vmstat", "pswpout", 1, page),
+        ("swap_in_bytes", "/proc/vmstat", "pswpin", 1, page),
+        ("swap_out_bytes", "/proc/vmstat", "pswpout", 1, page),
         ("oom_kills", "/proc/vmstat", "oom_kill", 1, 1),
     ];
     let all = || counters.map(|(_, path, key, n, factor)| value(path, key, n) * factor);

@@ -104,8 +104,8 @@ fn guests_and_huge_pages_of_a_server() {
         ("cpus", 8),
         ("swap_total", 16_777_212 * 1024),
         ("swap_used", 777_212 * 1024),
-        ("swap_sin", 2 * host.page_size),
-        ("swap_sout", 0),
+        ("swap_in_bytes", 2 * host.page_size),
+        ("swap_out_bytes", 0),
         ("hugepages_total", 128),
         ("hugepages_free", 64),
         ("oom_kills", 1),
@@ -201,7 +201,7 @@ fn cpus_come_and_go() {
     assert_eq!(reader.rows().len(), 0);
     let rows = reader.rows();
     assert_eq!(cpus(&rows), [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(rows.get(3, "frequency"), Some(2_597_000_000));
+    assert_eq!(rows.get(3, "frequency_hz"), Some(2_597_000_000));
 
     let whole = String::from_utf8(server.get("proc/stat")).unwrap();
     let line = whole
@@ -239,7 +239,7 @@ fn cpus_come_and_go() {
     let rows = reader.rows();
     assert_eq!((rows.len(), rows.get(8, "cpu")), (9, Some(1000)));
     assert_eq!(
-        (rows.get(8, "idle_ns"), rows.get(8, "frequency")),
+        (rows.get(8, "idle_ns"), rows.get(8, "frequency_hz")),
         (Some(0), None)
     );
 }
@@ -249,7 +249,7 @@ fn a_missing_file_makes_only_its_own_columns_null() {
     for (file, gone) in [
         ("stat", vec!["user_ns", "forks", "cpus", "blocked"]),
         ("meminfo", vec!["memory_total", "memory_used", "swap_free"]),
-        ("vmstat", vec!["major_faults", "swap_sin", "oom_kills"]),
+        ("vmstat", vec!["major_faults", "swap_in_bytes", "oom_kills"]),
         ("loadavg", vec!["load1", "load15", "threads"]),
         ("pressure/io", vec!["psi_io_some_avg10", "psi_io_full_ns"]),
     ] {

@@ -31,8 +31,8 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
             let sensor = hwmon.labelled("freq", &[label])?;
             hwmon.number(sysfs, &format!("freq{sensor}_input"))
         };
-        row.sm_clock = clock("sclk");
-        row.memory_clock = clock("mclk");
+        row.sm_clock_hz = clock("sclk");
+        row.memory_clock_hz = clock("mclk");
     }
     // "ue: 0", "ce: 0".
     if let Some(errors) = sysfs.text(&device.join("ras/umc_err_count")) {
@@ -65,8 +65,8 @@ pub(super) fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
         vbios_version: sysfs.text(&device.join("vbios_version")),
         serial: sysfs.text(&device.join("serial_number")),
         memory_total: sysfs.number(&device.join("mem_info_vram_total")),
-        max_sm_clock: max(sysfs, "pp_dpm_sclk"),
-        max_memory_clock: max(sysfs, "pp_dpm_mclk"),
+        max_sm_clock_hz: max(sysfs, "pp_dpm_sclk"),
+        max_memory_clock_hz: max(sysfs, "pp_dpm_mclk"),
         ..DeviceRow::default()
     }
 }
@@ -85,7 +85,7 @@ fn fill(row: &mut GpuRow, metrics: Metrics) {
         row.vr_soc_temperature,
         row.vr_memory_temperature,
     ] = metrics.regulators;
-    [row.soc_clock, row.video_clock, row.decoder_clock] = metrics.clocks;
+    [row.soc_clock_hz, row.video_clock_hz, row.decoder_clock_hz] = metrics.clocks;
     row.energy_uj = metrics.energy_uj;
     row.throttle_reasons = metrics.throttlers.map(gpu_metrics::throttlers);
 }

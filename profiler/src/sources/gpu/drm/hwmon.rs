@@ -36,15 +36,15 @@ impl Hwmon {
         // µW.
         let power = self.number(sysfs, "power1_average");
         let power = power.or_else(|| self.number(sysfs, "power1_input"));
-        row.power_mw = power.map(|power| power / 1000);
+        row.power_w = power.map(watts);
         let limit = self.number(sysfs, "power1_cap");
         let limit = limit.or_else(|| self.number(sysfs, "power1_max"));
         // 0 is no limit.
-        row.power_limit_mw = limit.filter(|&limit| limit > 0).map(|limit| limit / 1000);
+        row.power_limit_w = limit.filter(|&limit| limit > 0).map(watts);
         row.fan_rpm = self.number(sysfs, "fan1_input");
         // 255 is the full speed.
         let duty = self.number(sysfs, "pwm1").filter(|duty| *duty <= 255);
-        row.fan = duty.map(|duty| (duty * 100 + 127) / 255);
+        row.fan_percent = duty.map(|duty| (duty * 100 + 127) / 255);
     }
 
     /// A temperature in °C.
@@ -52,4 +52,9 @@ impl Hwmon {
         let thousandths = self.number(sysfs, &format!("temp{sensor}_input"))?;
         Some(thousandths / 1000)
     }
+}
+
+/// Converts from µW.
+fn watts(microwatts: u64) -> f64 {
+    microwatts as f64 / 1e6
 }

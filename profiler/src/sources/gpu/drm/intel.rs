@@ -33,7 +33,7 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     let mhz = sysfs.number(&clock);
     // Kernels before 5.19.
     let mhz = mhz.or_else(|| sysfs.number(&card.directory.join("gt_act_freq_mhz")));
-    row.sm_clock = mhz.and_then(|mhz| mhz.checked_mul(1_000_000));
+    row.sm_clock_hz = mhz.and_then(|mhz| mhz.checked_mul(1_000_000));
     row.throttle_reasons = reasons(sysfs, &throttle.0, throttle.1);
     row
 }
@@ -50,7 +50,7 @@ pub(super) fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
     let mhz = mhz.or_else(|| sysfs.number(&card.directory.join("gt_RP0_freq_mhz")));
     let mhz = mhz.filter(|&mhz| mhz > 0);
     DeviceRow {
-        max_sm_clock: mhz.and_then(|mhz| mhz.checked_mul(1_000_000)),
+        max_sm_clock_hz: mhz.and_then(|mhz| mhz.checked_mul(1_000_000)),
         ..DeviceRow::default()
     }
 }

@@ -6,7 +6,7 @@ use nvml_wrapper::{
     enums::device::DeviceArchitecture,
 };
 
-use super::{super::device::DeviceRow, hertz, positive};
+use super::{super::device::DeviceRow, hertz, positive, watts};
 use crate::schema::Label;
 
 /// Reads all facts; those that the GPU or its driver does not have are null.
@@ -35,11 +35,13 @@ pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> DeviceRow {
             .map(|mode| mode.currently_enabled),
         memory_total: device.memory_info().ok().map(|memory| memory.total),
         bar1_total: device.bar1_memory_info().ok().map(|bar1| bar1.total),
-        max_graphics_clock: max(Clock::Graphics),
-        max_sm_clock: max(Clock::SM),
-        max_memory_clock: max(Clock::Memory),
-        max_video_clock: max(Clock::Video),
-        max_power_limit_mw: limits.and_then(|limits| positive(limits.max_limit)),
+        max_graphics_clock_hz: max(Clock::Graphics),
+        max_sm_clock_hz: max(Clock::SM),
+        max_memory_clock_hz: max(Clock::Memory),
+        max_video_clock_hz: max(Clock::Video),
+        max_power_limit_w: limits
+            .and_then(|limits| positive(limits.max_limit))
+            .map(watts),
         max_pcie_generation: device.max_pcie_link_gen().ok().and_then(positive),
         max_pcie_width: device.max_pcie_link_width().ok().and_then(positive),
     }

@@ -72,13 +72,13 @@ impl Gpm {
         }
         let [sm, occupancy, tensor, dram, fp64, fp32, fp16, tx, rx] = values;
         let percent = |value: Option<f64>| value.filter(|value| *value <= 100.0);
-        row.sm_activity = percent(sm);
-        row.sm_occupancy = percent(occupancy);
-        row.tensor_activity = percent(tensor);
-        row.dram_activity = percent(dram);
-        row.fp64_activity = percent(fp64);
-        row.fp32_activity = percent(fp32);
-        row.fp16_activity = percent(fp16);
+        row.sm_activity_percent = percent(sm);
+        row.sm_occupancy_percent = percent(occupancy);
+        row.tensor_activity_percent = percent(tensor);
+        row.dram_activity_percent = percent(dram);
+        row.fp64_activity_percent = percent(fp64);
+        row.fp32_activity_percent = percent(fp32);
+        row.fp16_activity_percent = percent(fp16);
         // The unit is MiB/s (nvml.h).
         let bytes = |rate: f64| rate * f64::from(1 << 20);
         Rates {

@@ -288,20 +288,21 @@ impl Gpu {
                 .of("clock", device.clock_info(clock))
                 .and_then(hertz)
         };
-        row.graphics_clock = clock(Clock::Graphics);
-        row.sm_clock = clock(Clock::SM);
-        row.memory_clock = clock(Clock::Memory);
-        row.video_clock = clock(Clock::Video);
+        row.graphics_clock_hz = clock(Clock::Graphics);
+        row.sm_clock_hz = clock(Clock::SM);
+        row.memory_clock_hz = clock(Clock::Memory);
+        row.video_clock_hz = clock(Clock::Video);
         let state = answers.of("performance state", device.performance_state());
-        row.performance_state = state.and_then(p_state);
-        row.power_mw = answers.of("power", device.power_usage()).and_then(known);
+        row.pstate = state.and_then(p_state);
+        let power = answers.of("power", device.power_usage());
+        row.power_w = power.and_then(known).map(watts);
         let limit = answers.of("power limit", device.enforced_power_limit());
-        row.power_limit_mw = limit.and_then(positive);
+        row.power_limit_w = limit.and_then(positive).map(watts);
         let energy = answers.of("energy", device.total_energy_consumption());
         row.energy_uj = energy.and_then(|mj| mj.checked_mul(1000));
         let temperature = device.temperature(TemperatureSensor::Gpu);
         row.temperature = answers.of("temperature", temperature).and_then(known);
-        row.fan = fastest_fan(device, answers);
+        row.fan_percent = fastest_fan(device, answers);
         row.pcie_generation = answers
             .of("PCIe generation", device.current_pcie_link_gen())
             .and_then(positive);
@@ -365,6 +366,11 @@ fn known(value: u32) -> Option<u64> {
 /// A number of NVML of which 0 is unknown, too.
 fn positive(value: u32) -> Option<u64> {
     known(value).filter(|&value| value > 0)
+}
+
+/// Converts from mW.
+fn watts(milliwatts: u64) -> f64 {
+    milliwatts as f64 / 1e3
 }
 
 /// Converts from MHz.

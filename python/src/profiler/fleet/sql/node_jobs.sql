@@ -37,9 +37,9 @@ WITH of_processes AS (
   GROUP BY s.run, s.host
 ), of_power AS (
   SELECT s.run, s.host,
-    sum(n.package_power * n.interval_ns / 1e9) AS package_energy_j,
-    sum(n.dram_power * n.interval_ns / 1e9) AS dram_energy_j,
-    sum(n.gpu_power_sum * n.interval_ns / 1e9) AS gpu_energy_j
+    sum(n.package_power_w * n.interval_ns / 1e9) AS package_energy_j,
+    sum(n.dram_power_w * n.interval_ns / 1e9) AS dram_energy_j,
+    sum(n.gpu_power_sum_w * n.interval_ns / 1e9) AS gpu_energy_j
   FROM node_time s
   JOIN timeline n ON n.host = s.host AND n.run = s.node_run
     AND (s.start_ts IS NULL OR n.ts > s.start_ts) AND (s.end_ts IS NULL OR n.ts <= s.end_ts)
