@@ -428,6 +428,26 @@ mod tests {
     }
 
     #[test]
+    fn hidden_aliases_of_options() {
+        let settings = |options: &[&str]| {
+            let target: &[&str] = &["--job", "1"];
+            config(&[target, options].concat()).expect("valid").settings
+        };
+        let old = settings(&["--linger", "7s", "--ipc-file", "done"]);
+        let new = settings(&["--idle-timeout", "7s", "--stop-file", "done"]);
+        for settings in [old, new] {
+            assert_eq!(
+                settings.idle_timeout,
+                Some(std::time::Duration::from_secs(7))
+            );
+            assert_eq!(settings.stop_file, Some("done".into()));
+        }
+        let mut pages = Vec::new();
+        help_pages(&mut Cli::command(), &mut pages);
+        assert!(!pages.concat().contains("--linger"));
+    }
+
+    #[test]
     fn settings_from_the_file() {
         let directory = tempfile::TempDir::new().expect("a directory");
         let path = directory.path().join("profiler.toml");

@@ -139,7 +139,7 @@ SAME = {
     "unused_cpu_hours": ("node_unused_cpu_hours", 1),
     "energy_j": ("energy_j", 1),
     "package_energy_j": ("package_energy_j", 1),
-    "gpu_hours": ("gpu_s", 3600),
+    "gpu_hours": ("gpu_sm_seconds", 3600),
     "file_read_bytes": ("file_read_bytes", 1),
     "file_write_bytes": ("file_write_bytes", 1),
     "storage_read_bytes": ("storage_read_bytes", 1),

@@ -1,6 +1,7 @@
 //! Messages about the command line and the environment of the profiler.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     os::unix::fs::MetadataExt as _,
     path::Path,
@@ -253,8 +254,52 @@ fn event_groups_are_validated_on_this_machine() {
         serde_json::from_str(&profiler(&["check", "--json"])).expect("JSON");
     let sources = checked["sources"].as_array().expect("a list");
     let perf = sources.iter().find(|source| source["source"] == "perf");
-    let works = perf.expect("listed")["status"] != "no";
+    let works = perf.expect("listed")["status"] != "unavailable";
     assert_eq!(!tried.contains("no PMU"), works, "{tried}");
+}
+
+/// `profiler check` has the status and default of each source, and each remedy once.
+#[test]
+fn check_lists_status_and_default_of_sources() {
+    let profiler = |args: &[&str]| {
+        let output = Command::new(setting("PROFILER_BIN")).args(args).output();
+        String::from_utf8(output.expect("it starts").stdout).expect("UTF-8")
+    };
+    let table = profiler(&["check"]);
+    let checked: serde_json::Value =
+        serde_json::from_str(&profiler(&["check", "--json"])).expect("JSON");
+    let sources = checked["sources"].as_array().expect("a list");
+    let mut defaults = BTreeSet::new();
+    for source in sources {
+        let name = source["source"].as_str().expect("a name");
+        let status = source["status"].as_str().expect("a status");
+        assert!(
+            ["ok", "limited", "unavailable"].contains(&status),
+            "{source}"
+        );
+        let default = source["default"].as_bool().expect("a truth value");
+        defaults.insert(default);
+        let default = if default { "yes" } else { "no" };
+        let has_line = table.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().take(3).collect();
+            words == [name, status, default]
+        });
+        assert!(has_line, "{name}: {table}");
+    }
+    assert_eq!(defaults, BTreeSet::from([false, true]));
+    let remedies: Vec<&str> = table.lines().filter(|line| line.contains("→")).collect();
+    let distinct: BTreeSet<&&str> = remedies.iter().collect();
+    assert_eq!(remedies.len(), distinct.len(), "{table}");
+    let gpu = sources.iter().find(|source| source["source"] == "gpu");
+    let gpu = gpu.expect("listed");
+    let has_none = gpu["why"]
+        .as_str()
+        .is_some_and(|why| why.starts_with("no supported GPU driver"));
+    assert_eq!(
+        has_none,
+        gpu["remedy"] == "no action needed without a GPU",
+        "{gpu}"
+    );
 }
 
 #[test]

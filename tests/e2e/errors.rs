@@ -172,13 +172,13 @@ fn degrades(wrapper: &[&str], why: &str) {
         let found = sources.iter().find(|source| source["name"] == name);
         found.expect("every source is listed").clone()
     };
-    assert_eq!(source("net_io")["status"], "no");
+    assert_eq!(source("net_io")["status"], "unavailable");
     assert!(
         source("net_io")["why"]
             .as_str()
             .is_some_and(|text| text.contains(why))
     );
-    assert_eq!(source("usage")["status"], "partly");
+    assert_eq!(source("usage")["status"], "limited");
     let cpu: u64 = data.value("SELECT sum(user_ns + system_ns) FROM usage");
     assert_cpu(cpu, [before, after]);
 }

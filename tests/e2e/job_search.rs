@@ -202,14 +202,14 @@ fn job_of_another_user() {
 
 /// The run ends when the file no longer contains INPROGRESS.
 #[test]
-fn ipc_file_ends_the_run() {
+fn stop_file_ends_the_run() {
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join(".ipc-4000015");
     fs::write(&file, "INPROGRESS\n").expect("written");
     let mut workload = WorkloadDriver::new(WORKLOAD, 1);
     let mut running = profiler()
         .pid(workload.pid())
-        .args(["--ipc-file"])
+        .args(["--stop-file"])
         .args([&file])
         .start();
     workload.run("burn 100");
@@ -225,7 +225,7 @@ fn ipc_file_ends_the_run() {
     assert_eq!(totals, 1);
     let refused = profiler()
         .pid(workload.pid())
-        .args(["--ipc-file"])
+        .args(["--stop-file"])
         .args([&file])
         .finish();
     refused.assert_refused(TARGET, "reads FINISHED, not INPROGRESS");

@@ -57,7 +57,11 @@ fn memory_held_between_samples_is_in_every_peak() {
         "import mmap; m = mmap.mmap(-1, {held})\nfor at in range(0, {held}, 4096): m[at] = 1\nm.close()"
     ));
     let total = total(&finished);
-    for figure in ["peak_memory_bytes", "peak_rss_bytes", "peak_process_bytes"] {
+    for figure in [
+        "peak_memory_bytes",
+        "peak_rss_bytes",
+        "max_process_rss_bytes",
+    ] {
         let found = bytes(&total, figure);
         assert!(is_of(held, found), "{figure}: {found}");
     }
@@ -125,7 +129,7 @@ fn processes_that_ended_before_they_were_read_do_not_have_0_bytes() {
         );
         assert_eq!(zero, 0);
         let total = total(&finished);
-        let largest = total["peak_process_bytes"].as_f64();
+        let largest = total["max_process_rss_bytes"].as_f64();
         assert!(largest.is_none_or(|bytes| bytes > 0.0), "{total}");
         assert!(total["peak_memory_bytes"].as_f64() >= largest, "{total}");
         for text in [summary(&finished, &[]), finished.stderr] {

@@ -354,7 +354,7 @@ fn events_are_counted_in_user_mode() {
         .iter()
         .find(|source| source["name"] == "perf")
         .expect("perf");
-    assert_eq!(perf["status"], "partly");
+    assert_eq!(perf["status"], "limited");
     let why = perf["why"].as_str().expect("a reason");
     assert!(
         why.contains("user mode only") && why.contains("context-switches"),

@@ -66,8 +66,8 @@ fn best_method() -> &'static str {
     let file_io = file_io.expect("registered");
     // On kernels with known support of fexit, `file_io` must use it.
     let traceable = std::env::var_os("PROFILER_TEST_REQUIRE_FENTRY").is_some();
-    assert!(!traceable || file_io["status"] == "works", "{file_io:#}");
-    if file_io["status"] == "works" {
+    assert!(!traceable || file_io["status"] == "ok", "{file_io:#}");
+    if file_io["status"] == "ok" {
         "vfs"
     } else {
         "syscalls"

@@ -97,13 +97,13 @@ figures! {
             "Page faults served without I/O";
         major_faults: Count, "usage", Value::Column("major_faults"), &[IsNull("tid")];
             "Page faults that waited for I/O";
-        peak_memory_bytes: Bytes, "usage", Value::Column("pss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "peak_process_bytes";
+        peak_memory_bytes: Bytes, "usage", Value::Column("pss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "max_process_rss_bytes";
             "Largest memory of the processes of a node, at least: the larger one of the largest sum of PSS at a sample, in which shared pages count once, and the largest process, which is also known between samples";
-        peak_rss_bytes: Bytes, "usage", Value::Column("rss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "peak_process_bytes";
+        peak_rss_bytes: Bytes, "usage", Value::Column("rss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "max_process_rss_bytes";
             "Largest sum of the resident memory of the processes of a node, at least: the larger one of the largest sum at a sample and the largest process; shared pages are counted for each process";
         peak_swap_bytes: Bytes, "usage", Value::Column("swap"), &[IsNull("tid")], over_time: OverTime::Max;
             "Largest sum of the swapped out memory of the processes of a node at a sample";
-        peak_process_bytes: Bytes, "process", Value::Column("peak_rss"), &[], over_rows: OverRows::Max, over_time: OverTime::Max;
+        max_process_rss_bytes: Bytes, "process", Value::Column("peak_rss"), &[], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest resident memory of one process during the run, also between samples";
         storage_read_bytes: Bytes, "usage", Value::Column("read_bytes"), &[IsNull("tid")];
             "Bytes fetched from storage";
@@ -141,13 +141,13 @@ figures! {
             "TCP segments retransmitted";
         read_write_calls: Count, "usage", Value::Sum(&["read_syscalls", "write_syscalls"]), &[IsNull("tid")];
             "Read and write system calls on files, pipes, sockets and devices";
-        messages: Count, "net_io", Value::Sum(&["tx_calls", "rx_calls"]), &[IsNull("tid")];
+        socket_calls: Count, "net_io", Value::Sum(&["tx_calls", "rx_calls"]), &[IsNull("tid")];
             "Calls that send or receive over TCP, UDP and unix sockets";
         futex_calls: Count, "syscalls", Value::Column("count"), &[IsNull("tid"), Is("syscall", "futex")];
             "futex calls, with which threads wait for locks (with --source +syscalls)";
         syscalls: Count, "syscalls", Value::Column("count"), &[IsNull("tid")];
             "System calls (with --source +syscalls)";
-        gpu_s: Seconds, "gpu_process", Value::Scaled(1e-2, &Value::Column("sm_utilization")), &[IsNull("tid")], over_time: OverTime::Integral;
+        gpu_sm_seconds: Seconds, "gpu_process", Value::Scaled(1e-2, &Value::Column("sm_utilization")), &[IsNull("tid")], over_time: OverTime::Integral;
             "Share of the SMs of NVIDIA GPUs in use × time, summed over the GPUs";
         gpu_memory_bytes: Bytes, "gpu_process", Value::Column("memory_used"), &[IsNull("tid")], over_time: OverTime::Max;
             "Largest device memory in use on all GPUs of a node at a sample";
@@ -185,28 +185,16 @@ figures! {
             "Periods in which a CPU quota was used up";
         target_energy_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
             "Energy of the packages × share of the node's CPU time used by the target: a model, not a measurement";
-        target_energy_by_cycles_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_cycle_share_uj")), &[];
+        target_energy_cycle_share_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_cycle_share_uj")), &[];
             "Energy of the packages × share of the node's cycles used by the target: a model, not a measurement";
     }
 
     /// Of the node, including processes outside the target.
     NODE {
-        max_t_cpu_pct_per_cpu_avg: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Mean, over_time: OverTime::Max;
+        node_max_cpu_utilization_percent: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Mean, over_time: OverTime::Max;
             "Largest mean utilization of the CPUs in an interval";
-        max_t_cpu_pct_per_cpu_max: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest utilization of the busiest CPU in an interval";
-        max_t_cpu_pct_per_cpu_min: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Min, over_time: OverTime::Max;
-            "Largest utilization of the idlest CPU in an interval";
-        cpu_avg_utilization_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::Mean;
+        node_cpu_utilization_percent: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::Mean;
             "Mean utilization of the CPUs";
-        cpu_avg_utilization_at100_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(100.0);
-            "Share of the time in which all CPUs were busy";
-        cpu_avg_utilization_over80_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(80.0);
-            "Share of the time with a utilization of at least 80 %";
-        cpu_avg_utilization_over40_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(40.0);
-            "Share of the time with a utilization of at least 40 %";
-        cpu_avg_utilization_over20_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(20.0);
-            "Share of the time with a utilization of at least 20 %";
         node_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Column("cpus")), &[], over_time: OverTime::Integral;
             "Online CPUs × time";
         node_busy_s: Seconds, "system", Value::Scaled(1e-9, &Value::Sum(BUSY)), &[];
@@ -217,37 +205,37 @@ figures! {
             "Time that the samples cover";
         node_unused_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Part("cpus", IDLE, ALL)), &[], over_time: OverTime::Integral;
             "Idle CPUs × time";
-        max_t_mem_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;
+        node_max_memory_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;
             "Largest share of the memory in use at a sample";
         peak_used_memory_bytes: Bytes, "system", Value::Column("memory_used"), &[], over_time: OverTime::Max;
             "Largest memory of the node in use at a sample";
         peak_dirty_bytes: Bytes, "system", Value::Sum(&["memory_dirty", "memory_writeback"]), &[], over_time: OverTime::Max;
             "Largest size of dirty pages, which are not written yet";
-        max_t_disk_usage_percent: Percent, "filesystem", Value::Scaled(100.0, &Value::Ratio(&["used"], &["used", "available"])), &[Is("mount", "/")], over_rows: OverRows::Max, over_time: OverTime::Max;
+        node_max_root_fs_percent: Percent, "filesystem", Value::Scaled(100.0, &Value::Ratio(&["used"], &["used", "available"])), &[Is("mount", "/")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest share of the root file system in use at a sample";
-        total_disk_io_read_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("read_bytes")), PHYSICAL_DISKS;
-            "Read from all physical disks";
-        total_disk_io_write_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("write_bytes")), PHYSICAL_DISKS;
-            "Written to all physical disks";
-        total_net_io_lo_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[Is("kind", netdev::LOOPBACK)];
-            "Sent over loopback";
-        total_net_io_ext_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), EXTERNAL_INTERFACES;
-            "Sent over physical interfaces, in a container over those that lead out of it";
-        total_net_io_lo_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), &[Is("kind", netdev::LOOPBACK)];
-            "Received over loopback";
-        total_net_io_ext_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), EXTERNAL_INTERFACES;
-            "Received over physical interfaces, in a container over those that lead out of it";
+        node_disk_read_bytes: Bytes, "disk", Value::Column("read_bytes"), PHYSICAL_DISKS;
+            "Bytes read from all physical disks";
+        node_disk_write_bytes: Bytes, "disk", Value::Column("write_bytes"), PHYSICAL_DISKS;
+            "Bytes written to all physical disks";
+        node_loopback_tx_bytes: Bytes, "netdev", Value::Column("tx_bytes"), &[Is("kind", netdev::LOOPBACK)];
+            "Bytes sent over loopback";
+        node_net_tx_bytes: Bytes, "netdev", Value::Column("tx_bytes"), EXTERNAL_INTERFACES;
+            "Bytes sent over physical interfaces, in a container over those that lead out of it";
+        node_loopback_rx_bytes: Bytes, "netdev", Value::Column("rx_bytes"), &[Is("kind", netdev::LOOPBACK)];
+            "Bytes received over loopback";
+        node_net_rx_bytes: Bytes, "netdev", Value::Column("rx_bytes"), EXTERNAL_INTERFACES;
+            "Bytes received over physical interfaces, in a container over those that lead out of it";
         package_energy_j: Joules, "timeline", Value::Column("package_power_w"), &[], over_time: OverTime::Integral;
             "Energy of all packages";
         dram_energy_j: Joules, "timeline", Value::Column("dram_power_w"), &[], over_time: OverTime::Integral;
             "Energy of all memory";
         gpu_energy_j: Joules, "timeline", Value::Column("gpu_power_sum_w"), &[], over_time: OverTime::Integral;
             "Energy of all GPUs";
-        gpu_tensor_mean_pct: Percent, "gpu", Value::Column("tensor_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        gpu_tensor_mean_percent: Percent, "gpu", Value::Column("tensor_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean share of the time in which the tensor cores of the GPUs were active";
-        gpu_bandwidth_mean_pct: Percent, "gpu", Value::Column("dram_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        gpu_bandwidth_mean_percent: Percent, "gpu", Value::Column("dram_activity_percent"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean share of the memory bandwidth of the GPUs in use";
-        gpu_power_limited_pct: Percent, "gpu", Value::Scaled(100.0, &Value::Ratio(&["power_violation_ns"], &["interval_ns"])), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        gpu_power_limited_percent: Percent, "gpu", Value::Scaled(100.0, &Value::Ratio(&["power_violation_ns"], &["interval_ns"])), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean share of the time in which the power limit reduced the clocks of the GPUs";
         fabric_tx_bytes: Bytes, "fabric", Value::Column("tx_bytes"), &[];
             "Bytes sent by all ports of the high-speed network";
@@ -267,6 +255,62 @@ figures! {
 
     /// Of the GPUs of a node, or of one of them.
     GPUS {
+        gpu_max_memory_bytes: Bytes, "gpu", Value::Column("memory_used"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest memory in use on one GPU at a sample";
+        gpu_utilization_mean_percent: Percent, "gpu", Value::Column("utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean utilization of the GPUs";
+        gpu_utilization_max_percent: Percent, "gpu", Value::Column("utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest utilization of a GPU at a sample";
+        gpu_memory_utilization_mean_percent: Percent, "gpu", Value::Column("memory_utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean utilization of the GPUs' memory";
+        gpu_memory_utilization_max_percent: Percent, "gpu", Value::Column("memory_utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest utilization of a GPU's memory at a sample";
+        gpu_power_mean_w: Watts, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean power of a GPU";
+        gpu_power_max_w: Watts, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest power of a GPU at a sample";
+        energy_j: Joules, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_time: OverTime::Integral;
+            "Energy of the GPUs: power × time";
+    }
+
+    /// perf.py's node metrics, by its names and in its units.
+    PERFPY {
+        max_t_cpu_pct_per_cpu_avg: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Mean, over_time: OverTime::Max;
+            "Largest mean utilization of the CPUs in an interval";
+        max_t_cpu_pct_per_cpu_max: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest utilization of the busiest CPU in an interval";
+        max_t_cpu_pct_per_cpu_min: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Min, over_time: OverTime::Max;
+            "Largest utilization of the idlest CPU in an interval";
+        cpu_avg_utilization_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::Mean;
+            "Mean utilization of the CPUs";
+        cpu_avg_utilization_at100_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(100.0);
+            "Share of the time in which all CPUs were busy";
+        cpu_avg_utilization_over80_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(80.0);
+            "Share of the time with a utilization of at least 80 %";
+        cpu_avg_utilization_over40_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(40.0);
+            "Share of the time with a utilization of at least 40 %";
+        cpu_avg_utilization_over20_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(20.0);
+            "Share of the time with a utilization of at least 20 %";
+        max_t_mem_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;
+            "Largest share of the memory in use at a sample";
+        max_t_disk_usage_percent: Percent, "filesystem", Value::Scaled(100.0, &Value::Ratio(&["used"], &["used", "available"])), &[Is("mount", "/")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest share of the root file system in use at a sample";
+        total_disk_io_read_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("read_bytes")), PHYSICAL_DISKS;
+            "Read from all physical disks";
+        total_disk_io_write_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("write_bytes")), PHYSICAL_DISKS;
+            "Written to all physical disks";
+        total_net_io_lo_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[Is("kind", netdev::LOOPBACK)];
+            "Sent over loopback";
+        total_net_io_ext_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), EXTERNAL_INTERFACES;
+            "Sent over physical interfaces, in a container over those that lead out of it";
+        total_net_io_lo_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), &[Is("kind", netdev::LOOPBACK)];
+            "Received over loopback";
+        total_net_io_ext_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), EXTERNAL_INTERFACES;
+            "Received over physical interfaces, in a container over those that lead out of it";
+    }
+
+    /// The keys of pytyche's `ResourceSummary`, by its names and in its units.
+    PYTYCHE {
         peak_vram_mb: Mebibytes, "gpu", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("memory_used")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest memory in use on one GPU at a sample";
         gpu_util_mean_pct: Percent, "gpu", Value::Column("utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
@@ -281,12 +325,6 @@ figures! {
             "Mean power of a GPU";
         power_watts_max: Watts, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest power of a GPU at a sample";
-        energy_j: Joules, "gpu", Value::Column("power_w"), &[IsNull("parent_uuid")], over_time: OverTime::Integral;
-            "Energy of the GPUs: power × time";
-    }
-
-    /// The keys of `ResourceSummary` that are not in [`GPUS`].
-    RESOURCES {
         cpu_usr_mean_pct: Percent, "system", Value::Scaled(100.0, &Value::Ratio(USER, ALL)), &[], over_time: OverTime::Mean;
             "Mean share of user mode in the time of all CPUs";
         cpu_idle_mean_pct: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["idle_ns"], ALL)), &[], over_time: OverTime::Mean;
@@ -303,7 +341,7 @@ figures! {
 
     /// Of disks, by device.
     DISKS {
-        disk_busy_pct: Percent, "disk", Value::Scaled(100.0, &Value::Ratio(&["busy_ns"], &["interval_ns"])), &[Zero("partition")], over_time: OverTime::Mean;
+        disk_busy_percent: Percent, "disk", Value::Scaled(100.0, &Value::Ratio(&["busy_ns"], &["interval_ns"])), &[Zero("partition")], over_time: OverTime::Mean;
             "Mean share of the time in which the disk had a request of any process";
         disk_requests: Count, "block_io", Value::Column("ops"), &[IsNull("tid")];
             "Requests of the target";

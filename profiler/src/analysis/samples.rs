@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn appended_samples_are_added_up_or_averaged() {
         let index = |name: &str| NODE.iter().position(|figure| figure.name == name);
-        let mean = index("cpu_avg_utilization_pct").expect("declared");
-        let sum = index("total_disk_io_read_mb").expect("declared");
+        let mean = index("node_cpu_utilization_percent").expect("declared");
+        let sum = index("node_disk_read_bytes").expect("declared");
         let places = [
             ((mean, String::new()), vec![0]),
             ((sum, String::new()), vec![1]),

@@ -426,7 +426,7 @@ mod tests {
             of("storage_read_bytes", 5.0, [2, 3]),
             of("storage_write_bytes", 0.0, [3, 3]),
             of("peak_memory_bytes", 70.0, [1, 3]),
-            of("peak_process_bytes", 300.0, [3, 3]),
+            of("max_process_rss_bytes", 300.0, [3, 3]),
         ];
         values.add(PROCESSES, "", (1, 1.0), &samples);
         let again = [of("storage_read_bytes", 1.0, [3, 3])];

@@ -129,13 +129,19 @@ impl NodeService {
 
 fn parts(support: &Support) -> (&'static str, &str, &str) {
     match support {
-        Support::Works => ("works", "", ""),
-        Support::Partly { why, remedy } => ("partly", why, remedy),
-        Support::No { why, remedy } => ("no", why, remedy),
+        Support::Ok => ("ok", "", ""),
+        Support::Limited { why, remedy } => ("limited", why, remedy),
+        Support::Unavailable { why, remedy } => ("unavailable", why, remedy),
     }
 }
 
-/// One line per source, then each reason once with the sources that share it.
+/// Reasons that have the same remedy, each with the sources that share it.
+struct Cause {
+    remedy: String,
+    reasons: Vec<(Vec<&'static str>, String)>,
+}
+
+/// One line per source, then each reason and each remedy once.
 fn table(host: &Host, service: Option<&NodeService>) -> String {
     let width = REGISTRY
         .iter()
@@ -153,21 +159,44 @@ fn table(host: &Host, service: Option<&NodeService>) -> String {
         },
         service.map(NodeService::text).unwrap_or_default(),
     );
-    let mut reasons: Vec<(Vec<&str>, String, String)> = Vec::new();
+    let _ = writeln!(
+        text,
+        "{:width$}  {:11}  default  collects",
+        "source", "status"
+    );
+    let mut causes: Vec<Cause> = Vec::new();
     for spec in REGISTRY {
         let support = spec.support(host);
         let (status, why, remedy) = parts(&support);
-        let _ = writeln!(text, "{:width$}  {status:6}  {}", spec.name, spec.help);
+        let default = if spec.default { "yes" } else { "no" };
+        let (name, help) = (spec.name, spec.help);
+        let _ = writeln!(text, "{name:width$}  {status:11}  {default:7}  {help}");
         if why.is_empty() {
             continue;
         }
-        match reasons.iter_mut().find(|(_, known, _)| known == why) {
-            Some((names, _, _)) => names.push(spec.name),
-            None => reasons.push((vec![spec.name], why.to_owned(), remedy.to_owned())),
+        let known = causes.iter_mut().find(|cause| {
+            let mut reasons = cause.reasons.iter();
+            cause.remedy == remedy && (!remedy.is_empty() || reasons.any(|(_, known)| known == why))
+        });
+        let reason = (vec![spec.name], why.to_owned());
+        let Some(cause) = known else {
+            causes.push(Cause {
+                remedy: remedy.to_owned(),
+                reasons: vec![reason],
+            });
+            continue;
+        };
+        let mut reasons = cause.reasons.iter_mut();
+        match reasons.find(|(_, known)| known == why) {
+            Some((names, _)) => names.push(spec.name),
+            None => cause.reasons.push(reason),
         }
     }
-    for (names, why, remedy) in reasons {
-        let _ = write!(text, "\n{}: {why}\n", names.join(", "));
+    for Cause { remedy, reasons } in causes {
+        text.push('\n');
+        for (names, why) in reasons {
+            let _ = writeln!(text, "{}: {why}", names.join(", "));
+        }
         if !remedy.is_empty() {
             let _ = writeln!(text, "  → {remedy}");
         }
@@ -185,6 +214,7 @@ fn json(host: &Host, service: Option<&NodeService>) -> Value {
             json!({
                 "source": spec.name,
                 "status": status,
+                "default": spec.default,
                 "help": spec.help,
                 "why": text(why),
                 "remedy": text(remedy),

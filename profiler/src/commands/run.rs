@@ -132,7 +132,12 @@ impl Arguments {
             ("--scheduler", settings.scheduler.is_some(), "--job", job),
             ("--wait", settings.wait.is_some(), "--job", job),
             ("--step", settings.step.is_some(), "--job", job),
-            ("--linger", settings.linger.is_some(), "--job", job),
+            (
+                "--idle-timeout",
+                settings.idle_timeout.is_some(),
+                "--job",
+                job,
+            ),
         ];
         for (option, given, target, is_target) in options {
             if given && !is_target {

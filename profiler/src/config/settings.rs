@@ -52,13 +52,13 @@ pub struct Settings {
     pub step: Option<job::Step>,
     /// With --job: end the run when this node has had no work of the job for this time
     /// [default: 5s if the profiler is part of the job]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    #[serde(rename = "linger_ns", serialize_with = "optional_nanoseconds")]
-    pub linger: Option<Duration>,
+    #[arg(long, alias = "linger", value_name = "TIME", value_parser = units::duration)]
+    #[serde(rename = "idle_timeout_ns", serialize_with = "optional_nanoseconds")]
+    pub idle_timeout: Option<Duration>,
     /// End the run when this file no longer contains INPROGRESS; a batch script writes it
     /// [default with --job: .ipc-ID in the working directory]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub ipc_file: Option<PathBuf>,
+    #[arg(long, alias = "ipc-file", value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub stop_file: Option<PathBuf>,
 
     /// Time between samples, 1ms to 1h; a number without a unit is in seconds
     #[arg(
@@ -245,8 +245,8 @@ impl Settings {
         "scheduler",
         "wait",
         "step",
-        "linger",
-        "ipc_file",
+        "idle_timeout",
+        "stop_file",
         "run_id",
         "once",
         "map_entries",

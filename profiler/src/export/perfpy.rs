@@ -9,7 +9,7 @@ use super::{
     series::{Column, Running, Series},
 };
 use crate::{
-    analysis::{catalog::NODE, figure::Figure, stored_run::StoredRun},
+    analysis::{catalog::PERFPY, figure::Figure, stored_run::StoredRun},
     failure::Failure,
 };
 
@@ -64,7 +64,7 @@ pub fn nodes(run: &StoredRun) -> Value {
 }
 
 fn figure(name: &str) -> Option<Figure> {
-    NODE.iter().find(|figure| figure.name == name).copied()
+    PERFPY.iter().find(|figure| figure.name == name).copied()
 }
 
 /// A report as JSON, with the keys in the order of perf.py.

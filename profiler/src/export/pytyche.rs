@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     analysis::{
-        catalog::RESOURCES,
+        catalog::PYTYCHE,
         figure::Figure,
         rows::{Texts, numbers, times},
         stored_run::{StoredHost, StoredRun},
@@ -278,8 +278,8 @@ fn event(ts: i64, name: &str, attributes: Map<String, Value>) -> Value {
 }
 
 fn figure(name: &str) -> Figure {
-    let declared = RESOURCES.iter().find(|figure| figure.name == name);
-    *declared.unwrap_or(&RESOURCES[0])
+    let declared = PYTYCHE.iter().find(|figure| figure.name == name);
+    *declared.unwrap_or(&PYTYCHE[0])
 }
 
 /// A row of a GPU, with the columns in the order of `OfHost::gpus`.

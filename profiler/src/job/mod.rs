@@ -15,7 +15,7 @@ pub mod find;
 mod found;
 pub mod id;
 mod identify;
-pub mod ipc_file;
+pub mod stop_file;
 mod job_numbers;
 mod membership;
 mod owner;

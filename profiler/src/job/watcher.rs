@@ -91,7 +91,7 @@ impl Watcher {
     pub fn start(
         host: &Host,
         job: &FoundJob,
-        linger: Option<Duration>,
+        idle_timeout: Option<Duration>,
         notifier: Notifier,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Mutex::new(Shared::default()));
@@ -107,7 +107,7 @@ impl Watcher {
             retry_at: None,
             pending: None,
             next_process_query: Instant::now(),
-            work: WorkWatch::new(host.procfs.clone(), job, linger),
+            work: WorkWatch::new(host.procfs.clone(), job, idle_timeout),
             next_work_search: Instant::now(),
         };
         thread::Builder::new()

@@ -14,8 +14,8 @@ use crate::procfs::process_cgroup;
 
 /// Successive searches that must find that the script waits.
 const CONFIRMATIONS: u32 = 2;
-/// Default of `--linger` for a profiler that is part of the job.
-const LINGER: Duration = Duration::from_secs(5);
+/// Default of `--idle-timeout` for a profiler that is part of the job.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why profiling ends although the job is not over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl End {
         match self {
             Self::ScriptWaits => format!("job {job} waits only for the profiler"),
             Self::NoWork(time) => format!(
-                "job {job} has had no work on this node for {} s (--linger)",
+                "job {job} has had no work on this node for {} s (--idle-timeout)",
                 time.as_secs_f64()
             ),
             Self::Announced => format!(
@@ -47,7 +47,7 @@ impl End {
 /// The rule that decides from the results of searches.
 #[derive(Debug, Default)]
 struct EndRule {
-    linger: Option<Duration>,
+    idle_timeout: Option<Duration>,
     /// Whether another node announced the end of the work.
     announced: bool,
     /// Time of the last work.
@@ -73,9 +73,9 @@ impl EndRule {
         if self.announced && finding == Finding::Idle {
             return Some(End::Announced);
         }
-        let linger = self.linger.or(is_inside.then_some(LINGER))?;
+        let idle_timeout = self.idle_timeout.or(is_inside.then_some(IDLE_TIMEOUT))?;
         let idle = now.saturating_duration_since(self.last_work?);
-        (idle >= linger).then_some(End::NoWork(linger))
+        (idle >= idle_timeout).then_some(End::NoWork(idle_timeout))
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) struct WorkWatch {
 }
 
 impl WorkWatch {
-    pub(super) fn new(procfs: PathBuf, job: &FoundJob, linger: Option<Duration>) -> Self {
+    pub(super) fn new(procfs: PathBuf, job: &FoundJob, idle_timeout: Option<Duration>) -> Self {
         let program = std::env::args_os().next().unwrap_or_default();
         let program = PathBuf::from(program);
         let cgroups = process_cgroup::own(&procfs).unwrap_or_default();
@@ -108,7 +108,7 @@ impl WorkWatch {
             search: WorkSearch::default(),
             srun: SrunSearch::new(&procfs),
             rule: EndRule {
-                linger,
+                idle_timeout,
                 ..EndRule::default()
             },
             is_inside: is_started_by(job, &procfs),
@@ -173,9 +173,9 @@ mod tests {
     const WORK: Finding = Finding::Work(7);
 
     /// Applies one result each second, and returns the end with its second.
-    fn end(linger: Option<u64>, is_inside: bool, findings: &[Finding]) -> Option<(u64, End)> {
+    fn end(idle_timeout: Option<u64>, is_inside: bool, findings: &[Finding]) -> Option<(u64, End)> {
         let mut rule = EndRule {
-            linger: linger.map(Duration::from_secs),
+            idle_timeout: idle_timeout.map(Duration::from_secs),
             ..EndRule::default()
         };
         let begin = Instant::now();
@@ -195,7 +195,7 @@ mod tests {
     fn script_that_waits_ends_the_run() {
         let findings = [WORK, Finding::Waiting, Finding::Waiting];
         assert_eq!(end(None, true, &findings), Some((2, End::ScriptWaits)));
-        // Also without any work before, and whatever --linger is.
+        // Also without any work before, and whatever --idle-timeout is.
         assert_eq!(
             end(Some(60), true, &findings[1..]),
             Some((1, End::ScriptWaits))
@@ -206,9 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn pause_longer_than_linger_ends_the_run() {
+    fn pause_longer_than_the_idle_timeout_ends_the_run() {
         let pause = then(WORK, 3, &then(Finding::Idle, 20, &[WORK]));
-        let five = End::NoWork(LINGER);
+        let five = End::NoWork(IDLE_TIMEOUT);
         assert_eq!(end(None, true, &pause), Some((7, five)));
         assert_eq!(end(Some(30), true, &pause), None);
         let given = End::NoWork(Duration::from_secs(10));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn profiler_outside_of_the_job_lingers_only_on_request() {
+    fn profiler_outside_of_the_job_has_an_idle_timeout_only_on_request() {
         let pause = then(WORK, 1, &[Finding::Idle; 1000]);
         assert_eq!(end(None, false, &pause), None);
         let given = End::NoWork(Duration::from_secs(10));

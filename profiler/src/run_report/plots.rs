@@ -508,7 +508,7 @@ pub const TOPICS: &[Topic] = &[
             lines(
                 "gpu-time",
                 "GPUs used by the target",
-                &[("target", "gpu_s")],
+                &[("target", "gpu_sm_seconds")],
             ),
             lines(
                 "gpu-target-memory",

@@ -13,7 +13,7 @@ use crate::{
     job::{
         self, Changes, Watcher,
         announcement::Announcement,
-        ipc_file::{self, IpcFile, IpcPath, Progress},
+        stop_file::{self, Progress, StopFile, StopPath},
     },
     privileges, report,
     support::{notifier::Notifier, regular_file::Links, resource_limits::no_task},
@@ -79,11 +79,11 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Threads that watch the job, the file of `--ipc-file` and the announcement of another node.
+/// Threads that watch the job, the file of `--stop-file` and the announcement of another node.
 pub struct JobWatch {
     notifier: Notifier,
     job: Option<Watcher>,
-    ipc_file: Option<IpcFile>,
+    stop_file: Option<StopFile>,
     announcement: Option<Announcement>,
 }
 
@@ -94,23 +94,24 @@ impl JobWatch {
         config: &Config,
         host: &Host,
         found: Option<&job::FoundJob>,
-        ipc_file: Option<IpcPath>,
+        stop_file: Option<StopPath>,
         run: Option<OwnedFd>,
     ) -> Result<Option<Self>, Failure> {
-        if found.is_none() && ipc_file.is_none() {
+        if found.is_none() && stop_file.is_none() {
             return Ok(None);
         }
         let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
         let notifier = Notifier::new().map_err(internal)?;
-        let job = found
-            .map(|found| Watcher::start(host, found, config.settings.linger, notifier.clone()));
-        let ipc_file = ipc_file.map(|path| IpcFile::watch(path, notifier.clone()));
+        let job = found.map(|found| {
+            Watcher::start(host, found, config.settings.idle_timeout, notifier.clone())
+        });
+        let stop_file = stop_file.map(|path| StopFile::watch(path, notifier.clone()));
         let announcement = run
             .filter(|_| found.is_some())
             .map(|run| Announcement::watch(run, notifier.clone()));
         Ok(Some(Self {
             job: job.transpose().map_err(internal)?,
-            ipc_file: ipc_file.transpose().map_err(internal)?,
+            stop_file: stop_file.transpose().map_err(internal)?,
             announcement: announcement.transpose().map_err(internal)?.flatten(),
             notifier,
         }))
@@ -148,10 +149,10 @@ impl JobWatch {
         Ok(changes)
     }
 
-    /// Whether the file of `--ipc-file` or the lack of work ends the run.
+    /// Whether the file of `--stop-file` or the lack of work ends the run.
     pub fn ends_run(&self) -> bool {
         let job = self.job.as_ref();
-        self.ipc_file.as_ref().is_some_and(IpcFile::is_done)
+        self.stop_file.as_ref().is_some_and(StopFile::is_done)
             || job.is_some_and(|job| job.out_of_work().is_some())
     }
 
@@ -171,7 +172,7 @@ impl JobWatch {
     pub fn finish(&self, quiet: bool) {
         let out_of_work = self.job.as_ref().and_then(Watcher::out_of_work);
         if !quiet {
-            if let Some(file) = self.ipc_file.as_ref().filter(|file| file.is_done()) {
+            if let Some(file) = self.stop_file.as_ref().filter(|file| file.is_done()) {
                 let path = file.path().display();
                 report!("profiler: {path} no longer reads INPROGRESS: the run ends");
             } else if let Some(end) = &out_of_work {
@@ -188,20 +189,20 @@ impl JobWatch {
 }
 
 /// The file that can end the session. The service has none, because paths are those of its clients.
-pub fn ipc_file(config: &Config, found: Option<&job::FoundJob>) -> Option<IpcPath> {
+pub fn stop_file(config: &Config, found: Option<&job::FoundJob>) -> Option<StopPath> {
     if config.client.is_some() {
         return None;
     }
-    let given = config.settings.ipc_file.clone().map(IpcPath::given);
-    given.or_else(|| Some(IpcPath::of_job(&found?.id)))
+    let given = config.settings.stop_file.clone().map(StopPath::given);
+    given.or_else(|| Some(StopPath::of_job(&found?.id)))
 }
 
-/// Refuses an `--ipc-file` that marks the work as done, or is no regular file.
-pub fn check_ipc_file(config: &Config) -> Result<(), Failure> {
-    let Some(path) = &config.settings.ipc_file else {
+/// Refuses an `--stop-file` that marks the work as done, or is no regular file.
+pub fn check_stop_file(config: &Config) -> Result<(), Failure> {
+    let Some(path) = &config.settings.stop_file else {
         return Ok(());
     };
-    match ipc_file::progress(path, Links::Followed) {
+    match stop_file::progress(path, Links::Followed) {
         Progress::Done(word) => Err(Failure::new(
             Reason::Target,
             format!(

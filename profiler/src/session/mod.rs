@@ -82,7 +82,7 @@ pub fn run(
         // Before anything is written or started, so that a signal always ends the session in order.
         let mut signals = SessionSignals::new(config)
             .map_err(|error| Failure::internal(format!("signals: {error}")))?;
-        job_watch::check_ipc_file(config)?;
+        job_watch::check_stop_file(config)?;
         let client = end_of_client(config)?;
         let job = tokio::select! {
             job = job_watch::find(config, &host) => job?,
@@ -92,7 +92,7 @@ pub fn run(
         };
         drop(client);
         // Before the setup, which takes time: a file written since then counts.
-        let ipc_file = job_watch::ipc_file(config, job.as_ref());
+        let stop_file = job_watch::stop_file(config, job.as_ref());
         if let Some(service) = remote::connect(config) {
             let session = RemoteSession {
                 config,
@@ -102,7 +102,7 @@ pub fn run(
             };
             match session.request(service, &mut signals).await {
                 Answer::Accepted(accepted) => {
-                    return session.run(accepted, ipc_file, launcher, signals).await;
+                    return session.run(accepted, stop_file, launcher, signals).await;
                 }
                 Answer::Refused(why) => {
                     warning!("profiler: the service refuses: {}", harmless_message(&why));
@@ -131,7 +131,7 @@ pub fn run(
         let RunLock::Ours(_lock) = lock else {
             return Ok(0);
         };
-        let setup = Setup::new(&config, &host, command_line, job.as_ref(), ipc_file)?;
+        let setup = Setup::new(&config, &host, command_line, job.as_ref(), stop_file)?;
         heap::trim();
         let manager = manager(&config);
         Session::start(config, setup, launcher, manager)?

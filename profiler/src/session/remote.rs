@@ -28,7 +28,7 @@ use crate::{
     config::{Config, Settings, Target},
     failure::{Failure, Reason},
     host::Host,
-    job::{FoundJob, ipc_file::IpcPath},
+    job::{FoundJob, stop_file::StopPath},
     output::{Outputs, Reading, SessionEnd, dataset::manifest::Loss},
     privileges, report,
     schema::{Batch, SCHEMA_VERSION, Timestamp},
@@ -222,7 +222,7 @@ impl RemoteSession<'_> {
     pub async fn run(
         &self,
         mut service: Service,
-        ipc_file: Option<IpcPath>,
+        stop_file: Option<StopPath>,
         launcher: Option<Launcher>,
         signals: SessionSignals,
     ) -> Result<u8, Failure> {
@@ -255,7 +255,7 @@ impl RemoteSession<'_> {
             return Ok(0);
         };
         let (mut written, run_dir, directory) = self.open(&config, &ready, marks.as_deref())?;
-        let job = RemoteJob::start(&config, self.host, self.job, ipc_file, directory)?;
+        let job = RemoteJob::start(&config, self.host, self.job, stop_file, directory)?;
         let command = stopped.map(Stopped::release).transpose()?;
         let manager = manager(&config);
         manager.ready(&format!("{BY_SERVICE} into {}", run_dir.display()));

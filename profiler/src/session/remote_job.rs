@@ -13,11 +13,11 @@ use crate::{
     config::Config,
     failure::Failure,
     host::Host,
-    job::{FoundJob, JobDirectory, ipc_file::IpcPath},
+    job::{FoundJob, JobDirectory, stop_file::StopPath},
     procfs::process_cgroup,
 };
 
-/// Watches the job and the file of `--ipc-file`.
+/// Watches the job and the file of `--stop-file`.
 pub struct RemoteJob {
     pub watch: JobWatch,
     notifier: AsyncFd<OwnedFd>,
@@ -33,10 +33,10 @@ impl RemoteJob {
         config: &Config,
         host: &Host,
         found: Option<&FoundJob>,
-        ipc_file: Option<IpcPath>,
+        stop_file: Option<StopPath>,
         run: Option<OwnedFd>,
     ) -> Result<Option<Self>, Failure> {
-        let Some(watch) = JobWatch::start(config, host, found, ipc_file, run)? else {
+        let Some(watch) = JobWatch::start(config, host, found, stop_file, run)? else {
             return Ok(None);
         };
         Ok(Some(Self {

@@ -59,27 +59,27 @@ pub fn of_tasks(
                 .to_owned();
         let why = "not root, and without CAP_BPF and CAP_PERFMON".to_owned();
         return if procfs {
-            Support::Partly {
+            Support::Limited {
                 why: format!("{why}: own processes only, read from /proc"),
                 remedy,
             }
         } else {
-            Support::No { why, remedy }
+            Support::Unavailable { why, remedy }
         };
     }
     match trial(host) {
         Ok(trial) => match instrumentation {
             Some(instrumentation) => of_programs(trial, instrumentation, procfs),
-            None => Support::Works,
+            None => Support::Ok,
         },
-        Err(error) if procfs => Support::Partly {
+        Err(error) if procfs => Support::Limited {
             why: format!(
                 "{}; processes are read from /proc: short-lived ones are missing",
                 error.describe()
             ),
             remedy: error.remedy(),
         },
-        Err(error) => Support::No {
+        Err(error) => Support::Unavailable {
             why: error.describe(),
             remedy: error.remedy(),
         },
@@ -93,9 +93,9 @@ fn of_programs(
 ) -> Support {
     let mut results = trial.instrumentations.iter();
     let result = results.find(|result| result.source == instrumentation.source);
-    let support = result.map_or(Support::Works, |result| of_result(result, instrumentation));
+    let support = result.map_or(Support::Ok, |result| of_result(result, instrumentation));
     match support {
-        Support::No { .. } if procfs => Support::Works,
+        Support::Unavailable { .. } if procfs => Support::Ok,
         support => support,
     }
 }
@@ -109,7 +109,7 @@ pub fn of_result(result: &AttachResult, instrumentation: &Instrumentation) -> Su
             .iter()
             .map(|missing| format!("no {}: {}", missing.hook.name(), missing.error))
             .collect();
-        return Support::No {
+        return Support::Unavailable {
             why: why.join("; "),
             remedy: remedy(result),
         };
@@ -117,9 +117,9 @@ pub fn of_result(result: &AttachResult, instrumentation: &Instrumentation) -> Su
     let mut why = limits(result, instrumentation, method);
     why.extend(missing_hooks(result, method));
     if why.is_empty() {
-        Support::Works
+        Support::Ok
     } else {
-        Support::Partly {
+        Support::Limited {
             why: why.join("; "),
             remedy: remedy(result),
         }

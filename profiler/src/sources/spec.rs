@@ -31,7 +31,7 @@ pub trait Source: Send {
 
     /// How far the source works, if that shows only after it is opened.
     fn support(&self) -> Support {
-        Support::Works
+        Support::Ok
     }
 
     /// Lines for the summary at the end of a run of this length.
@@ -44,16 +44,16 @@ pub trait Source: Send {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
     /// All columns.
-    Works,
+    Ok,
     /// Some columns are null.
-    Partly {
+    Limited {
         /// What is missing.
         why: String,
         /// How to enable it.
         remedy: String,
     },
     /// No rows.
-    No {
+    Unavailable {
         /// What is missing.
         why: String,
         /// How to enable it.
@@ -65,8 +65,8 @@ impl Support {
     /// Whether a source works that needs this file.
     pub fn of_file(path: &std::path::Path, remedy: &str) -> Self {
         match std::fs::read(path) {
-            Ok(_) => Self::Works,
-            Err(error) => Self::No {
+            Ok(_) => Self::Ok,
+            Err(error) => Self::Unavailable {
                 why: without_code(&format!("{}: {error}", path.display())).into_owned(),
                 remedy: remedy.to_owned(),
             },
@@ -77,7 +77,7 @@ impl Support {
     #[must_use]
     pub fn and(self, other: impl FnOnce() -> Self) -> Self {
         match self {
-            Self::Works => other(),
+            Self::Ok => other(),
             limited => limited,
         }
     }
@@ -207,7 +207,7 @@ impl SourceSpec {
             (None, Input::Tasks { procfs }) => {
                 bpf_support::of_tasks(host, procfs, self.instrumentation)
             }
-            (None, Input::Node | Input::Sources) => Support::Works,
+            (None, Input::Node | Input::Sources) => Support::Ok,
         }
     }
 }

@@ -107,9 +107,9 @@ pub static SPEC: SourceSpec = SourceSpec {
 fn probe(host: &Host) -> Support {
     Support::of_file(&stat::file(&host.procfs), stat::REMEDY).and(|| {
         if host.psi {
-            return Support::Works;
+            return Support::Ok;
         }
-        Support::Partly {
+        Support::Limited {
             why: "no pressure stall information: psi_* are null".to_owned(),
             remedy: "boot with psi=1 (the kernel needs CONFIG_PSI=y)".to_owned(),
         }

@@ -56,7 +56,7 @@ fn threads(pid: u32) -> BTreeMap<String, (u64, u64)> {
 /// Asserts that each thread, identified by its name, has exactly the expected capabilities; only
 /// those in `within` are granted.
 #[track_caller]
-fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
+fn check(pid: u32, within: u64, files: u64, stop_file: u64) {
     let expected = [
         ("profiler", SAMPLING),
         ("statfs", SAMPLING),
@@ -65,7 +65,7 @@ fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
         ("details", SYS_PTRACE | DAC_READ_SEARCH),
         ("sink", files),
         ("retention", files),
-        ("ipc-file", ipc_file),
+        ("stop-file", stop_file),
         ("marks", 0),
     ];
     let wrong = || {
@@ -82,12 +82,12 @@ fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
     }
     assert_eq!(wrong(), BTreeMap::new());
     let threads = threads(pid);
-    for name in ["profiler", "details", "sink", "ipc-file", "marks"] {
+    for name in ["profiler", "details", "sink", "stop-file", "marks"] {
         assert!(threads.contains_key(name), "{name}: {threads:x?}");
     }
 }
 
-fn ipc_file(directory: &Path) -> String {
+fn stop_file(directory: &Path) -> String {
     let path = directory.join("ipc");
     fs::write(&path, "INPROGRESS\n").expect("written");
     path.to_str().expect("text").to_owned()
@@ -98,7 +98,7 @@ fn ipc_file(directory: &Path) -> String {
 fn root_threads_keep_only_needed_capabilities() {
     let directory = TempDir::new().expect("a temporary directory");
     let profiler = Profiler::new()
-        .args(["--node", "--ipc-file", &ipc_file(directory.path())])
+        .args(["--node", "--stop-file", &stop_file(directory.path())])
         .start();
     let files = CHOWN | DAC_OVERRIDE | FOWNER;
     check(profiler.pid(), u64::MAX, files, DAC_READ_SEARCH);
@@ -112,14 +112,14 @@ fn user_threads_open_files_without_capabilities() {
     let home = directory_of(UID);
     let mut profiler = ProcessGroup::start(
         command_as(UID, installed.binary())
-            .args(["run", "--quiet", "--node", "--ipc-file"])
-            .arg(ipc_file(home.path()))
+            .args(["run", "--quiet", "--node", "--stop-file"])
+            .arg(stop_file(home.path()))
             .arg("--out")
             .arg(home.path().join("runs"))
             .stdin(Stdio::null()),
     );
     wait_until("the profiler is attached", || {
-        threads(profiler.pid()).contains_key("ipc-file")
+        threads(profiler.pid()).contains_key("stop-file")
     });
     let settled = || threads(profiler.pid())["profiler"].1 == GRANTED;
     wait_until("all threads are started", settled);

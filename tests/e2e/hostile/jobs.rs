@@ -364,7 +364,7 @@ fn job_environment_is_trusted_for_one_user_only() {
 
 /// A pipe where a batch script would have its file: opening it would wait for a writer for good.
 #[test]
-fn pipe_in_place_of_the_ipc_file_is_not_waited_for() {
+fn pipe_in_place_of_the_stop_file_is_not_waited_for() {
     let (directory, bin) = (directory_of(UID), programs());
     let job = "900107";
     let pipe = directory.path().join(format!(".ipc-{job}"));
@@ -388,7 +388,7 @@ fn pipe_in_place_of_the_ipc_file_is_not_waited_for() {
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
     drop(of_job);
     let refused = Profiler::new()
-        .args(["--ipc-file", pipe.to_str().expect("UTF-8"), "--", "true"])
+        .args(["--stop-file", pipe.to_str().expect("UTF-8"), "--", "true"])
         .finish();
     refused.assert_refused(TARGET, "not a regular file");
 }

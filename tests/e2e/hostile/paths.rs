@@ -70,7 +70,7 @@ fn unreadable_files_are_not_disclosed() {
     let attempts: [Attempt<'_>; 7] = [
         (&["--config", secret], &[]),
         (&[], &[("PROFILER_CONFIG", secret)]),
-        (&["--ipc-file", secret], &[]),
+        (&["--stop-file", secret], &[]),
         (&["--perfevents", tables], &[]),
         (&[], &[("PROFILER_PERFEVENTS", tables)]),
         (&["--log", secret], &[]),
@@ -118,7 +118,7 @@ fn environments_of_others_are_not_disclosed() {
             .env("TOKEN", "correct-horse"),
     );
     let environment = format!("/proc/{}/environ", victim.pid());
-    let args = ["--ipc-file", &*environment, "--", "true"];
+    let args = ["--stop-file", &*environment, "--", "true"];
     let output = attack(&installed, home.path(), &args, &[]);
     assert!(
         !is_disclosed("correct-horse", &output, home.path()),

@@ -321,32 +321,35 @@ fn announcement_does_not_follow_the_path_of_the_run() {
 
 /// The second node has no process of the job in the pause. The script itself sleeps on the first.
 #[test]
-fn pause_is_covered_by_linger() {
+fn pause_is_covered_by_the_idle_timeout() {
     let work = format!("{}\nsleep 20\n{}\nwait", mpirun("a", 3), mpirun("b", 3));
-    let ended = Ended::run(2, &format!("{}\n{work}", srun_profiler("--linger 40s")));
+    let ended = Ended::run(
+        2,
+        &format!("{}\n{work}", srun_profiler("--idle-timeout 40s")),
+    );
     ended.assert_ends_with("b");
     ended.assert_complete(&["n1", "n2"]);
     assert_eq!(ended.solvers(), [host(2, "n1"), host(2, "n2")]);
 }
 
 #[test]
-fn pause_longer_than_linger_ends_a_node() {
+fn pause_longer_than_the_idle_timeout_ends_a_node() {
     let work = format!("{}\nsleep 12\n{}\nwait", mpirun("a", 3), mpirun("b", 3));
     let ended = Ended::run(2, &format!("{}\n{work}", srun_profiler("")));
     ended.assert_ends_with("b");
     assert_eq!(ended.solvers(), [host(2, "n1"), host(1, "n2")]);
     let messages = ended.messages();
     let job = &ended.job;
-    let lingered = format!("job {job} has had no work on this node for 5 s (--linger)");
-    assert_eq!(messages.matches(&lingered).count(), 1, "{messages}");
+    let idle = format!("job {job} has had no work on this node for 5 s (--idle-timeout)");
+    assert_eq!(messages.matches(&idle).count(), 1, "{messages}");
 }
 
 /// Two runs of `mpirun` in one script, with a pause in which only the shell sleeps.
 #[test]
-fn pause_of_the_shell_is_covered_by_linger() {
+fn pause_of_the_shell_is_covered_by_the_idle_timeout() {
     let script = format!(
         "mkfifo pause\nexec 9<> pause\n{} 2>> err &\n{}\nread -t 20 -u 9\n{}\nwait",
-        profiler("--linger 40s"),
+        profiler("--idle-timeout 40s"),
         mpirun("a", 3),
         mpirun("b", 3)
     );
@@ -371,7 +374,7 @@ fn background_work_is_awaited() {
 
 /// A daemon outlives the work, as a scheduler of Dask does: the script writes a file.
 #[test]
-fn ipc_file_of_the_job_is_watched() {
+fn stop_file_of_the_job_is_watched() {
     let script = format!(
         "{}\nprofiler=$!\nsetsid sleep 600 &\n{}\n\
          echo FINISHED > .ipc-$SLURM_JOB_ID\nwait $profiler",

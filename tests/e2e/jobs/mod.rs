@@ -334,7 +334,7 @@ fn profiler_inside_the_job() {
         1,
         &format!(
             "ipc=.ipc-$SLURM_JOB_ID; echo INPROGRESS > $ipc\n\
-             {} run --job --ipc-file $ipc --interval 200ms --out profiles > out 2> err &\n\
+             {} run --job --stop-file $ipc --interval 200ms --out profiles > out 2> err &\n\
              until grep -q '^profiling' err; do sleep 0.1; done\n\
              srun --ntasks=1 bash -c 'exit 3'\n\
              echo FINISHED > $ipc\n\

@@ -134,19 +134,19 @@ fn figures_equal_their_sql() {
     let target = recomputed(&data, &declared["target"], None);
     assert!(assert_same(&run["total"], "", &target) > 15);
     let nodes = recomputed(&data, &declared["node"], Some("host"));
-    let resources = recomputed(&data, &declared["resource_summary"], Some("host"));
+    let resources = recomputed(&data, &declared["pytyche"], Some("host"));
     for node in run["nodes"].as_array().expect("nodes") {
         let host = node["host"].as_str().expect("a host");
         assert!(assert_same(node, host, &nodes) > 18);
-        let rounded = node["resource_summary"]["cpu_idle_mean_pct"].as_f64();
+        let rounded = node["compat"]["pytyche"]["cpu_idle_mean_pct"].as_f64();
         let exact = resources.iter().find_map(|(name, of, value)| {
             (name == "cpu_idle_mean_pct" && of == host).then_some(*value)
         });
         let difference = rounded.zip(exact.flatten()).map(|(a, b)| (a - b).abs());
         assert!(difference.expect("a value") <= 0.05 + 1e-9);
-        assert_eq!(node["resource_summary"]["jax_peak_bytes_mb"], 10.0);
+        assert_eq!(node["compat"]["pytyche"]["jax_peak_bytes_mb"], 10.0);
         // No GPU: not 0.
-        assert_eq!(node["resource_summary"]["gpu_util_mean_pct"], Value::Null);
+        assert_eq!(node["compat"]["pytyche"]["gpu_util_mean_pct"], Value::Null);
     }
     let regions = recomputed(&data, &declared["region"], Some("name"));
     assert!(assert_same(&run["regions"][0], "compress", &regions) > 8);
@@ -154,10 +154,11 @@ fn figures_equal_their_sql() {
 }
 
 /// The groups of declared figures: name in `figures`, and the column that divides it.
-const GROUPS: [(&str, Option<&str>); 12] = [
+const GROUPS: [(&str, Option<&str>); 13] = [
     ("target", None),
     ("node", Some("host")),
-    ("resource_summary", Some("host")),
+    ("perfpy", Some("host")),
+    ("pytyche", Some("host")),
     ("gpu", Some("host || ' ' || bdf")),
     ("mount", Some("mount")),
     ("neighbour", Some("comm")),
@@ -202,9 +203,9 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
                 .iter()
                 .map(|node| (text(node, "host"), node))
                 .collect(),
-            "resource_summary" => nodes
+            "perfpy" | "pytyche" => nodes
                 .iter()
-                .map(|node| (text(node, "host"), &node["resource_summary"]))
+                .map(|node| (text(node, "host"), &node["compat"][group]))
                 .collect(),
             "gpu" => {
                 let mut gpus = Vec::new();
@@ -239,21 +240,12 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
             group => panic!("no group {group}"),
         };
         // Those of `ResourceSummary` have one digit after the point, or are absent.
-        let is_rounded = ["resource_summary", "gpu"].contains(&group);
+        let margin = if group == "pytyche" { 0.05 } else { 0.0 };
         let sql = recomputed(data, &declared[group], key);
         for (key, found) in found {
             let mut count = 0;
             for (name, _, expected) in sql.iter().filter(|(_, of, _)| *of == key) {
-                if group == "resource_summary" && name == "energy_j" {
-                    // Only of single GPUs.
-                    continue;
-                }
                 count += 1;
-                let margin = if is_rounded && name != "energy_j" {
-                    0.05
-                } else {
-                    0.0
-                };
                 match (found[name].as_f64(), expected) {
                     (None, None) => {}
                     (Some(value), Some(expected)) => {
@@ -283,9 +275,7 @@ fn declared(data: &Dataset) -> BTreeSet<(String, String)> {
             .into_iter()
             .map(move |(name, _)| (group.clone(), name))
     });
-    names
-        .filter(|(group, name)| (group.as_str(), name.as_str()) != ("resource_summary", "energy_j"))
-        .collect()
+    names.collect()
 }
 
 /// A run with simulated power meters, ports and GPUs of AMD, system calls, and all that [`SCRIPT`]
@@ -410,7 +400,8 @@ fn every_figure_is_recomputed() {
         ("node", "gpu_energy_j"),
         ("node", "fabric_tx_bytes"),
         ("gpu", "energy_j"),
-        ("resource_summary", "gpu_util_mean_pct"),
+        ("node", "gpu_utilization_mean_percent"),
+        ("pytyche", "gpu_util_mean_pct"),
     ] {
         let expected = (expected.0.to_owned(), expected.1.to_owned());
         assert!(known.contains(&expected), "{expected:?} is null");

@@ -73,7 +73,8 @@ fn run_without_processes_has_figures_of_the_node() {
     assert_eq!(data.value::<u64>(timeline), physical);
     let run = data.path().to_str().expect("UTF-8");
     let node = document(&[run])["runs"][0]["nodes"][0].clone();
-    let written = node["total_disk_io_write_mb"].as_f64();
+    assert_eq!(node["node_disk_write_bytes"], physical as f64);
+    let written = node["compat"]["perfpy"]["total_disk_io_write_mb"].as_f64();
     let off = written.expect("known") * 1_048_576.0 - physical as f64;
     assert!(off.abs() < 1.0, "{written:?} MiB, {physical} bytes");
     for text in [summary(&[run]), finished.stdout + &finished.stderr] {
@@ -99,9 +100,9 @@ fn figures_of_gpus_equal_their_sql() {
     let data = finished.dataset();
     let known = assert_recomputed(&data);
     for name in [
-        "gpu_util_mean_pct",
-        "mem_util_max_pct",
-        "power_watts_max",
+        "gpu_utilization_mean_percent",
+        "gpu_memory_utilization_max_percent",
+        "gpu_power_max_w",
         "energy_j",
     ] {
         let of_gpu = ("gpu".to_owned(), name.to_owned());
@@ -116,7 +117,8 @@ fn figures_of_gpus_equal_their_sql() {
         "{text}"
     );
     let node = &run["nodes"][0];
-    let resources = &node["resource_summary"];
+    assert_eq!(node["gpu_power_mean_w"], 200.0);
+    let resources = &node["compat"]["pytyche"];
     assert_eq!(resources["gpu_util_mean_pct"], 60.0);
     assert_eq!(resources["gpu_util_max_pct"], 80.0);
     assert_eq!(resources["mem_util_mean_pct"], 20.0);
@@ -124,7 +126,7 @@ fn figures_of_gpus_equal_their_sql() {
     let gpus = node["gpus"].as_array().expect("GPUs");
     let found: Vec<_> = gpus
         .iter()
-        .map(|gpu| (gpu["uuid"].as_str(), gpu["power_watts_max"].as_f64()))
+        .map(|gpu| (gpu["uuid"].as_str(), gpu["gpu_power_max_w"].as_f64()))
         .collect();
     assert_eq!(
         found,

@@ -30,7 +30,7 @@ fn script() -> String {
     format!(
         "cd {HOME}
          echo INPROGRESS >ipc
-         {INSTALLED} run --job --ipc-file ipc -i 500ms --out inside 2>stderr &
+         {INSTALLED} run --job --stop-file ipc -i 500ms --out inside 2>stderr &
          until [ -e go ]; do sleep 0.2; done
          setsid --fork sleep 1.1
          srun --overlap --ntasks=1 bash -c 'setsid --fork sleep 1.3; sleep 1.4; exit 0'

@@ -348,8 +348,8 @@ fn manifest(host: &str) -> Json {
             "kernel": "6.1", "user": "u", "uid": 1000, "exit_code": 0,
             "process": {"boot_id": "x", "pid": 1, "start_ticks": 1, "pid_namespace": 1},
             "sources": [
-                {"name": "usage", "status": "works"},
-                {"name": "gpu", "status": "no", "why": "no GPU"}
+                {"name": "usage", "status": "ok"},
+                {"name": "gpu", "status": "unavailable", "why": "no GPU"}
             ],
             "tables": {"usage": rows, "process": rows},
             "losses": [{"what": "samples", "count": 1, "why": "late", "uid": 1000}],

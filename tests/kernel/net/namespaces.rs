@@ -259,7 +259,7 @@ fn traffic_of_a_container_counts_once() {
         let found = value.as_f64().expect("known") * 1_048_576.0;
         assert!((found - bytes as f64).abs() < 0.5, "{found}, not {bytes}");
     };
-    let node = &data.summary()["nodes"][0];
+    let node = &data.summary()["nodes"][0]["compat"]["perfpy"];
     assert_mebibytes(&node["total_net_io_ext_recv_mb"], received);
     assert_mebibytes(&node["total_net_io_ext_sent_mb"], sent);
     let reports = data.exported("perfpy");

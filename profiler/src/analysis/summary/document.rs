@@ -9,8 +9,8 @@ use super::{
 use crate::{
     analysis::{
         catalog::{
-            DISKS, GPUS, LATENCIES, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS,
-            RESOURCES, SYSCALLS, TARGET, THREADS,
+            DISKS, GPUS, LATENCIES, MOUNTS, NEIGHBOURS, NODE, PERFPY, PROCESSES, PYTYCHE,
+            REGION_TIMES, REGIONS, SYSCALLS, TARGET, THREADS,
         },
         figure::Figure,
     },
@@ -63,11 +63,7 @@ fn resource_summary(values: &Figures) -> Map<String, Value> {
     ];
     let rounded = |value: f64| (value * 10.0).round() / 10.0;
     let mut map = Map::new();
-    for figure in GPUS
-        .iter()
-        .chain(RESOURCES)
-        .filter(|figure| figure.name != "energy_j")
-    {
+    for figure in PYTYCHE {
         let value = values.get(figure.name).map(rounded);
         if value.is_some() || ALWAYS.contains(&figure.name) {
             map.insert(figure.name.to_owned(), json!(value));
@@ -84,23 +80,27 @@ fn named(list: &[Figure], key: &str, name: &str, values: &Figures) -> Value {
 }
 
 fn gpu(gpu: &Gpu) -> Value {
-    let mut map = resource_summary(&gpu.resources);
-    map.retain(|name, _| !name.starts_with("cpu_"));
+    let mut map = figures(&[GPUS], &gpu.figures);
     map.insert("index".to_owned(), json!(gpu.index));
     map.insert("uuid".to_owned(), json!(gpu.uuid));
     map.insert("name".to_owned(), json!(gpu.name));
     map.insert("bdf".to_owned(), json!(gpu.bdf));
-    map.insert("energy_j".to_owned(), json!(gpu.resources.get("energy_j")));
     Value::Object(map)
 }
 
 fn node(number: usize, node: &Node) -> Value {
-    let mut map = figures(&[NODE], &node.node);
+    let mut values = node.node.clone();
+    values.append(node.all_gpus.clone());
+    let mut map = figures(&[NODE, GPUS], &values);
     map.insert("node".to_owned(), json!(number));
     map.insert("host".to_owned(), json!(node.host));
+    // Figures of other tools, by their names and in their units.
     map.insert(
-        "resource_summary".to_owned(),
-        resource_summary(&node.resources).into(),
+        "compat".to_owned(),
+        json!({
+            "perfpy": figures(&[PERFPY], &node.perfpy),
+            "pytyche": resource_summary(&node.pytyche),
+        }),
     );
     map.insert("gpus".to_owned(), node.gpus.iter().map(gpu).collect());
     map.insert("target".to_owned(), target(&node.target).into());
@@ -144,8 +144,9 @@ pub fn declarations() -> Value {
     };
     json!({
         "target": list(&[PROCESSES, TARGET], &[], &OF_TARGETS),
-        "node": list(&[NODE], &["host"], &[]),
-        "resource_summary": list(&[GPUS, RESOURCES], &["host"], &[]),
+        "node": list(&[NODE, GPUS], &["host"], &[]),
+        "perfpy": list(&[PERFPY], &["host"], &[]),
+        "pytyche": list(&[PYTYCHE], &["host"], &[]),
         "gpu": list(&[GPUS], &["host", "bdf"], &[]),
         "mount": list(&[MOUNTS], &["mount"], &[]),
         "rank": list(&[], &["task_rank"], &OF_RANKS),

@@ -78,7 +78,7 @@ impl Summary {
                 .filter(|_| target.get("peak_rss_bytes") != target.get("peak_memory_bytes"))
                 .map(|bytes| format!("sum of RSS ≥ {bytes}")),
             target
-                .known("peak_process_bytes")
+                .known("max_process_rss_bytes")
                 .map(|bytes| format!("largest process {bytes}")),
             target
                 .known(allocation::MEMORY.name)

@@ -97,10 +97,12 @@ impl Identity {
             identity
                 .losses
                 .extend(losses.map(|loss| (host(), loss.clone())));
-            let partial = manifest
-                .sources
-                .iter()
-                .filter(|source| matches!(source.status, SourceStatus::Partly | SourceStatus::No));
+            let partial = manifest.sources.iter().filter(|source| {
+                matches!(
+                    source.status,
+                    SourceStatus::Limited | SourceStatus::Unavailable
+                )
+            });
             identity
                 .sources
                 .extend(partial.map(|source| (host(), source.clone())));

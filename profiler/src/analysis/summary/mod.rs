@@ -46,8 +46,8 @@ pub use self::{
 };
 use super::{
     catalog::{
-        DISKS, GPUS, LATENCIES, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS,
-        RESOURCES, SYSCALLS, TARGET, THREADS,
+        DISKS, GPUS, LATENCIES, MOUNTS, NEIGHBOURS, NODE, PERFPY, PROCESSES, PYTYCHE, REGION_TIMES,
+        REGIONS, SYSCALLS, TARGET, THREADS,
     },
     figure::{Coverage, Figure, Unit},
     rows::{ProcessKey, Texts, integers},
@@ -139,7 +139,9 @@ pub struct Node {
     pub host: String,
     pub target: Figures,
     pub node: Figures,
-    pub resources: Figures,
+    pub all_gpus: Figures,
+    pub perfpy: Figures,
+    pub pytyche: Figures,
     pub gpus: Vec<Gpu>,
     /// Names of exceeded thresholds.
     pub tags: Vec<&'static str>,
@@ -153,7 +155,7 @@ pub struct Gpu {
     pub index: Option<i64>,
     pub uuid: Option<String>,
     pub name: Option<String>,
-    pub resources: Figures,
+    pub figures: Figures,
 }
 
 /// A process with its figures.
@@ -224,20 +226,21 @@ struct OfHost {
 const OF_PROCESSES: usize = 0;
 const OF_TARGET: usize = 1;
 const IN_NODE: usize = 2;
-const IN_RESOURCES: usize = 3;
-const IN_GPUS: usize = 4;
-const BY_JOB: usize = 5;
-const BY_RANK: usize = 6;
-const BY_PROCESS: usize = 7;
-const BY_GPU: usize = 8;
-const BY_REGION: usize = 9;
-const BY_REGION_TIME: usize = 10;
-const BY_MOUNT: usize = 11;
-const BY_NEIGHBOUR: usize = 12;
-const BY_DISK: usize = 13;
-const BY_LATENCY: usize = 14;
-const BY_SYSCALL: usize = 15;
-const BY_THREAD: usize = 16;
+const IN_GPUS: usize = 3;
+const IN_PERFPY: usize = 4;
+const IN_PYTYCHE: usize = 5;
+const BY_JOB: usize = 6;
+const BY_RANK: usize = 7;
+const BY_PROCESS: usize = 8;
+const BY_GPU: usize = 9;
+const BY_REGION: usize = 10;
+const BY_REGION_TIME: usize = 11;
+const BY_MOUNT: usize = 12;
+const BY_NEIGHBOUR: usize = 13;
+const BY_DISK: usize = 14;
+const BY_LATENCY: usize = 15;
+const BY_SYSCALL: usize = 16;
+const BY_THREAD: usize = 17;
 
 /// Name of a process among those of its host.
 fn name_of(key: ProcessKey) -> String {
@@ -259,8 +262,9 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
         request(PROCESSES, Groups::All),
         request(TARGET, Groups::All),
         request(NODE, Groups::All),
-        request(RESOURCES, Groups::All),
         request(GPUS, Groups::All),
+        request(PERFPY, Groups::All),
+        request(PYTYCHE, Groups::All),
         request(PROCESSES, Groups::Process(jobs)),
         request(PROCESSES, Groups::Process(ranks)),
         request(PROCESSES, Groups::Process(every)),
@@ -314,7 +318,7 @@ fn read_gpus(
                     index,
                     uuid: uuids.get(row).map(str::to_owned),
                     name: names.get(row).map(str::to_owned),
-                    resources: Figures::default(),
+                    figures: Figures::default(),
                 };
                 gpus.insert(bdf.to_owned(), gpu);
             }
@@ -341,18 +345,18 @@ impl OfHost {
         let gpus = std::mem::take(&mut self.gpus).into_values();
         let mut gpus: Vec<_> = gpus
             .map(|gpu| Gpu {
-                resources: Figures::of(GPUS, values.get(&gpu.bdf)),
+                figures: Figures::of(GPUS, values.get(&gpu.bdf)),
                 ..gpu
             })
             .collect();
         gpus.sort_by(|a, b| (a.index, &a.bdf).cmp(&(b.index, &b.bdf)));
-        let mut resources = self.figures(IN_RESOURCES);
-        resources.append(self.figures(IN_GPUS));
         let mut node = Node {
             host: host.to_owned(),
             target,
             node: self.figures(IN_NODE),
-            resources,
+            all_gpus: self.figures(IN_GPUS),
+            perfpy: self.figures(IN_PERFPY),
+            pytyche: self.figures(IN_PYTYCHE),
             gpus,
             tags: Vec::new(),
         };

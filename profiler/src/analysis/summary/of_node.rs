@@ -15,9 +15,9 @@ impl Summary {
         let cpus = hours.filter(|(_, seconds)| *seconds > 0.0);
         let cpus = cpus.map(|(hours, seconds)| format!(" of {:.0} CPUs", hours * 3600.0 / seconds));
         joined([
-            node.known("cpu_avg_utilization_pct")
+            node.known("node_cpu_utilization_percent")
                 .map(|share| format!("{share}{} busy", cpus.unwrap_or_default())),
-            node.known("max_t_cpu_pct_per_cpu_avg")
+            node.known("node_max_cpu_utilization_percent")
                 .map(|share| format!("at most {share}")),
             node.positive("steal_s").map(|time| format!("steal {time}")),
         ])
@@ -25,7 +25,7 @@ impl Summary {
 
     fn node_memory(&self) -> Option<String> {
         let node = &self.target;
-        let share = node.known("max_t_mem_percent");
+        let share = node.known("node_max_memory_percent");
         joined([
             node.known("peak_used_memory_bytes").map(|used| {
                 let share = share.map_or(String::new(), |share| format!(" ({share})"));
@@ -38,22 +38,22 @@ impl Summary {
 
     fn node_disks(&self) -> Option<String> {
         let node = &self.target;
-        let disks = ["total_disk_io_read_mb", "total_disk_io_write_mb"];
+        let disks = ["node_disk_read_bytes", "node_disk_write_bytes"];
         joined([
             transferred(node, disks, ["read", "written"]),
-            node.known("max_t_disk_usage_percent")
+            node.known("node_max_root_fs_percent")
                 .map(|share| format!("/ is {share} full")),
         ])
     }
 
     fn node_network(&self) -> Option<String> {
         let node = &self.target;
-        let interfaces = ["total_net_io_ext_recv_mb", "total_net_io_ext_sent_mb"];
+        let interfaces = ["node_net_rx_bytes", "node_net_tx_bytes"];
         let fabric = ["fabric_rx_bytes", "fabric_tx_bytes"];
         let fabric = transferred(node, fabric, ["in", "out"]);
         joined([
             transferred(node, interfaces, ["received", "sent"]),
-            node.positive("total_net_io_lo_sent_mb")
+            node.positive("node_loopback_tx_bytes")
                 .map(|bytes| format!("{bytes} over loopback")),
             fabric.map(|fabric| format!("fabric {fabric}")),
         ])
@@ -61,7 +61,7 @@ impl Summary {
 
     fn node_gpus(&self) -> Option<String> {
         joined(self.nodes.iter().flat_map(|node| &node.gpus).map(|gpu| {
-            let busy = gpu.resources.known("gpu_util_mean_pct")?;
+            let busy = gpu.figures.known("gpu_utilization_mean_percent")?;
             let index = gpu.index.map_or(String::new(), |index| format!(" {index}"));
             Some(format!("GPU{index} {busy} busy"))
         }))

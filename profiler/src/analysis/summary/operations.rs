@@ -28,7 +28,7 @@ impl Summary {
         used.retain(|(_, figures)| time(figures) > 0.0);
         used.sort_by(|a, b| time(b.1).total_cmp(&time(a.1)));
         joined(used.into_iter().take(DISKS_SHOWN).map(|(device, figures)| {
-            let busy = figures.known("disk_busy_pct");
+            let busy = figures.known("disk_busy_percent");
             Some(match busy {
                 Some(busy) => format!("{device} busy {busy} of the time"),
                 None => device.clone(),

@@ -20,7 +20,7 @@ pub(super) const ENERGY: DerivedFigure = DerivedFigure {
     target_energy_uj / 1e6 AS joules, target_cpu_percent / 100 * interval_ns / 1e9 AS cpu_s
   FROM timeline WHERE target_energy_uj IS NOT NULL AND target_cpu_percent IS NOT NULL
 ), used AS (
-  SELECT host, region, name, ts AS stop, ts - to_microseconds((interval_ns // 1000)::BIGINT) AS start,
+  SELECT host, region_id, name, ts AS stop, ts - to_microseconds((interval_ns // 1000)::BIGINT) AS start,
     (user_ns + system_ns) / 1e9 AS cpu_s
   FROM region_usage WHERE interval_ns IS NOT NULL
 ), shared AS (
@@ -31,7 +31,7 @@ pub(super) const ENERGY: DerivedFigure = DerivedFigure {
       / epoch(part.stop - part.start) AS share
     FROM used JOIN part
       ON used.host = part.host AND part.stop > used.start AND part.start < used.stop
-  ) GROUP BY used.host, used.region
+  ) GROUP BY used.host, used.region_id
 )
 SELECT name, sum(cpu_s * joules / nullif(of_s, 0)) AS region_energy_j FROM shared GROUP BY name",
 };

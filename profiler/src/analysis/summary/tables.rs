@@ -68,7 +68,7 @@ impl Summary {
             table.subjects.push(process_subject(&top.host, process.key));
             let mut row = vec![figures.text("cpu_s"), top.waited_text()];
             row.extend(of_files(figures));
-            row.push(figures.text("peak_process_bytes"));
+            row.push(figures.text("max_process_rss_bytes"));
             row.extend(has_gpus.then(|| figures.text("gpu_memory_bytes")));
             row.extend([
                 process.key.0.to_string(),
@@ -93,7 +93,7 @@ impl Summary {
             table.subjects.push(node_subject(&node.host));
             let mut row = vec![
                 node.target.text("cpu_s"),
-                node.node.text("cpu_avg_utilization_pct"),
+                node.node.text("node_cpu_utilization_percent"),
                 node.target.text("runqueue_s"),
             ];
             row.extend(of_files(&node.target));

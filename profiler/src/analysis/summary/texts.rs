@@ -3,7 +3,7 @@
 use super::{Figures, OF_LATENCIES, OF_RANKS, OF_REGIONS, OF_TARGETS};
 use crate::analysis::{
     catalog::{
-        DISKS, LATENCIES, NODE, PROCESSES, REGION_TIMES, REGIONS, SYSCALLS, TARGET, THREADS,
+        DISKS, GPUS, LATENCIES, NODE, PROCESSES, REGION_TIMES, REGIONS, SYSCALLS, TARGET, THREADS,
     },
     figure::Unit,
     page::NULL,
@@ -51,6 +51,7 @@ fn unit_of(name: &str) -> Unit {
         PROCESSES,
         TARGET,
         NODE,
+        GPUS,
         REGIONS,
         REGION_TIMES,
         DISKS,

@@ -77,7 +77,7 @@ impl Thresholds {
             (
                 "high_cpu",
                 self.cpu_percent,
-                node.node.get("cpu_avg_utilization_pct"),
+                node.node.get("node_cpu_utilization_percent"),
             ),
             (
                 "high_memory",

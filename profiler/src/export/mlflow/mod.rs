@@ -10,7 +10,7 @@ use self::client::{Metrics, Run};
 use super::series::{Column, Running, Series, groups};
 use crate::{
     analysis::{
-        catalog::{BUSY_PERCENT, INTERFACES, NODE},
+        catalog::{BUSY_PERCENT, INTERFACES, NODE, PERFPY},
         figure::{
             Condition::{self, Is, IsNull},
             Figure, OverRows, OverTime,
@@ -168,8 +168,10 @@ fn log(
     let (start, end) = series.run.start_and_end();
     let ts = end.or(start).unwrap_or(0) / 1000;
     for (step, node) in summary.nodes.iter().enumerate() {
-        for figure in NODE {
-            if let Some(value) = node.node.get(figure.name) {
+        let own = NODE.iter().map(|figure| (figure, &node.node));
+        let theirs = PERFPY.iter().map(|figure| (figure, &node.perfpy));
+        for (figure, values) in own.chain(theirs) {
+            if let Some(value) = values.get(figure.name) {
                 let name = format!("{}{}", target.prefix, figure.name);
                 metrics.add(&plain(&name), value, ts, step)?;
             }

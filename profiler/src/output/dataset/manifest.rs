@@ -51,18 +51,22 @@ impl State {
     }
 }
 
-/// Availability of a source.
+/// Availability of a source. The aliases are the words of schema versions before 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceStatus {
     /// All columns are available.
-    Works,
+    #[serde(alias = "works")]
+    Ok,
     /// Some columns are null.
-    Partly,
+    #[serde(alias = "partly")]
+    Limited,
     /// Not available.
-    No,
+    #[serde(alias = "no")]
+    Unavailable,
     /// Not selected.
-    Off,
+    #[serde(alias = "off")]
+    Disabled,
 }
 
 /// The clock of the node at both ends of a session.

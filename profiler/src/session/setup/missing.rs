@@ -23,14 +23,14 @@ pub fn report(
     let news: Vec<&SourceState> = states
         .iter()
         .filter(|state| match state.status {
-            SourceStatus::No => {
+            SourceStatus::Unavailable => {
                 let is_expected = |spec: &SourceSpec| (spec.has_hardware)(host);
                 config.sources.names(&state.name) || spec(&state.name).is_some_and(is_expected)
             }
             // Null columns are in `profiler check` and run.json; results of loading programs are
             // new.
-            SourceStatus::Partly => spec(&state.name).is_some_and(SourceSpec::reads_tasks),
-            SourceStatus::Works | SourceStatus::Off => false,
+            SourceStatus::Limited => spec(&state.name).is_some_and(SourceSpec::reads_tasks),
+            SourceStatus::Ok | SourceStatus::Disabled => false,
         })
         .collect();
     if config.settings.strict {
@@ -39,7 +39,8 @@ pub fn report(
             let rejects_nulls = |spec: &SourceSpec| {
                 spec.rejects_nulls(&config.perf) || spec.reads_tasks() && !is_recorded
             };
-            state.status == SourceStatus::No || spec(&state.name).is_some_and(rejects_nulls)
+            state.status == SourceStatus::Unavailable
+                || spec(&state.name).is_some_and(rejects_nulls)
         };
         let all: Vec<_> = news.iter().copied().filter(missing).collect();
         let reasons: Vec<_> = by_reason(&all)
@@ -61,8 +62,8 @@ pub fn report(
             .join(", ")
     };
     let kinds = [
-        ("limited", with(SourceStatus::Partly)),
-        ("not available", with(SourceStatus::No)),
+        ("limited", with(SourceStatus::Limited)),
+        ("not available", with(SourceStatus::Unavailable)),
     ];
     let mut parts: Vec<_> = kinds
         .into_iter()

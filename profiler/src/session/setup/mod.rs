@@ -24,7 +24,7 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
-    job::{self, ipc_file::IpcPath},
+    job::{self, stop_file::StopPath},
     marks::MarkReceiver,
     output::{dataset::Manifest, recovery::RecoveryThread, retention::Retention},
     privileges,
@@ -73,7 +73,7 @@ impl Setup {
         host: &Host,
         command_line: Vec<String>,
         job: Option<&job::FoundJob>,
-        ipc_file: Option<IpcPath>,
+        stop_file: Option<StopPath>,
     ) -> Result<Self, Failure> {
         let clock = Clock::new();
         for spec in config.sources.iter() {
@@ -137,7 +137,7 @@ impl Setup {
             sampler: Sampler::new(clock, sources, tasks, outputs, marks),
             recovery,
             cgroup: found.cgroup,
-            job: JobWatch::start(config, host, job, ipc_file, directory)?,
+            job: JobWatch::start(config, host, job, stop_file, directory)?,
             run_dir,
             target: found.description,
             missing,

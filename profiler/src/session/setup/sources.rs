@@ -28,7 +28,7 @@ pub fn open(
     let mut sources = Vec::new();
     for spec in REGISTRY {
         if !config.sources.has(spec.name) {
-            states.push(state(spec.name, SourceStatus::Off, None));
+            states.push(state(spec.name, SourceStatus::Disabled, None));
             continue;
         }
         let result = match reader {
@@ -43,24 +43,24 @@ pub fn open(
                 let why = problem.to_owned();
                 let remedy = String::new();
                 if procfs {
-                    Support::Partly { why, remedy }
+                    Support::Limited { why, remedy }
                 } else {
-                    Support::No { why, remedy }
+                    Support::Unavailable { why, remedy }
                 }
             }
             (Input::Tasks { .. }, None, Reader::Bpf(_)) => match (result, spec.instrumentation) {
                 (Some(result), Some(instrumentation)) => of_result(result, instrumentation),
-                _ => Support::Works,
+                _ => Support::Ok,
             },
             _ => spec.support(host),
         };
         let (support, why) = match support {
-            Support::Works => (SourceStatus::Works, None),
-            Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
-            Support::No { why, .. } => (SourceStatus::No, Some(why)),
+            Support::Ok => (SourceStatus::Ok, None),
+            Support::Limited { why, .. } => (SourceStatus::Limited, Some(why)),
+            Support::Unavailable { why, .. } => (SourceStatus::Unavailable, Some(why)),
         };
         states.push(state(spec.name, support, why));
-        if support == SourceStatus::No {
+        if support == SourceStatus::Unavailable {
             continue;
         }
         match (spec.open)(&OpenContext {
@@ -75,9 +75,9 @@ pub fn open(
             marks: marks.as_ref().map_err(String::as_str),
         }) {
             Ok(source) => {
-                if let Support::Partly { why, .. } = source.support() {
+                if let Support::Limited { why, .. } = source.support() {
                     states.pop();
-                    states.push(state(spec.name, SourceStatus::Partly, Some(why)));
+                    states.push(state(spec.name, SourceStatus::Limited, Some(why)));
                 }
                 sources.push((*spec, source, false));
             }
@@ -85,7 +85,7 @@ pub fn open(
                 states.pop();
                 states.push(state(
                     spec.name,
-                    SourceStatus::No,
+                    SourceStatus::Unavailable,
                     Some(format!("{error:#}")),
                 ));
             }

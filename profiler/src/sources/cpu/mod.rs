@@ -53,9 +53,9 @@ pub static SPEC: SourceSpec = SourceSpec {
 fn probe(host: &Host) -> Support {
     Support::of_file(&stat::file(&host.procfs), stat::REMEDY).and(|| {
         if has_cpufreq(&host.sysfs) || has_cpuinfo(&host.procfs) {
-            return Support::Works;
+            return Support::Ok;
         }
-        Support::Partly {
+        Support::Limited {
             why: "no cpufreq driver: frequency is null".to_owned(),
             remedy: "load the cpufreq driver of this CPU; virtual machines have none".to_owned(),
         }

@@ -132,7 +132,7 @@ fn probe(host: &Host) -> Support {
     let mut meters = meters(host);
     find_still(&mut meters);
     if meters.is_empty() {
-        return Support::No {
+        return Support::Unavailable {
             why: "no energy meter (RAPL, hwmon, Cray, ACPI, battery)".to_owned(),
             remedy: "modprobe intel_rapl_msr, or acpi_power_meter; virtual machines have none"
                 .to_owned(),
@@ -140,13 +140,13 @@ fn probe(host: &Host) -> Support {
     }
     let mut problems = meters.iter().filter_map(|meter| meter.problem.as_ref());
     let Some(first) = problems.next() else {
-        return Support::Works;
+        return Support::Ok;
     };
     let more = match problems.count() {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    Support::Partly {
+    Support::Limited {
         why: format!("{}{more}", first.why),
         remedy: first.remedy.clone(),
     }

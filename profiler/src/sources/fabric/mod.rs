@@ -78,9 +78,9 @@ fn has_hardware(host: &Host) -> bool {
 
 fn probe(host: &Host) -> Support {
     if has_hardware(host) {
-        return Support::Works;
+        return Support::Ok;
     }
-    Support::No {
+    Support::Unavailable {
         why: "no fabric adapter (/sys/class/infiniband and /sys/class/cxi are empty)".to_owned(),
         remedy: "load the driver of the adapter: modprobe mlx5_ib (irdma, efa, hfi1, cxi_ss1 …)"
             .to_owned(),

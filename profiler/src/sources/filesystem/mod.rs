@@ -55,12 +55,12 @@ pub static SPEC: SourceSpec = SourceSpec {
 fn probe(host: &Host) -> Support {
     let mounts = NodeMounts::new(&host.procfs);
     if mounts.all().is_empty() {
-        return Support::No {
+        return Support::Unavailable {
             why: format!("no mounts in {}", mounts.file().display()),
             remedy: "mount -t proc proc /proc".to_owned(),
         };
     }
-    Support::Works
+    Support::Ok
 }
 
 /// Time between readings. On a network file system, a reading is a message from every node to the

@@ -165,13 +165,13 @@ pub static SPEC: SourceSpec = SourceSpec {
 pub fn support(host: &Host, library: &OsStr) -> Support {
     let drm = !drm::cards(host).is_empty();
     match nvidia::load(host, library) {
-        Ok(_) => Support::Works,
-        Err(absent) if drm && !absent.has_gpu => Support::Works,
-        Err(absent) if drm => Support::Partly {
+        Ok(_) => Support::Ok,
+        Err(absent) if drm && !absent.has_gpu => Support::Ok,
+        Err(absent) if drm => Support::Limited {
             why: absent.why,
             remedy: absent.remedy,
         },
-        Err(absent) => Support::No {
+        Err(absent) => Support::Unavailable {
             why: absent.why,
             remedy: absent.remedy,
         },

@@ -101,7 +101,7 @@ fn probe(host: &Host) -> Support {
 }
 
 fn no(why: &str, remedy: &str) -> Support {
-    Support::No {
+    Support::Unavailable {
         why: why.to_owned(),
         remedy: remedy.to_owned(),
     }
@@ -113,9 +113,9 @@ fn support(plan: &Plan) -> Support {
         return no(&why, &plan.remedy);
     }
     if plan.notes.is_empty() {
-        return Support::Works;
+        return Support::Ok;
     }
-    Support::Partly {
+    Support::Limited {
         why,
         remedy: plan.remedy.clone(),
     }

@@ -113,7 +113,7 @@ fn amd(tree: &Tree) {
 fn amd_accelerator() {
     let tree = Tree::of("vm", "gpu-amd");
     amd(&tree);
-    assert_eq!(support(&tree.host(), OsStr::new(NONE)), Support::Works);
+    assert_eq!(support(&tree.host(), OsStr::new(NONE)), Support::Ok);
     let mut reader = reader(&tree);
     assert_eq!(read(&mut reader).0.len(), 0);
     let device = format!("{CARD}/device");
@@ -537,12 +537,12 @@ fn the_source_needs_a_supported_gpu() {
     card(&tree, "sys/class/drm/card0", "bochs-drm", "0000:00:01.0");
     assert!(matches!(
         gpu::SPEC.support(&tree.host()),
-        Support::No { .. }
+        Support::Unavailable { .. }
     ));
     // A broken NVIDIA installation and a working card.
     card(&tree, CARD, "amdgpu", "0000:c1:00.0");
-    assert_eq!(support(&tree.host(), OsStr::new(NONE)), Support::Works);
+    assert_eq!(support(&tree.host(), OsStr::new(NONE)), Support::Ok);
     tree.put("sys/module/nvidia/version", "1\n");
     let broken = support(&tree.host(), OsStr::new(NONE));
-    assert!(matches!(broken, Support::Partly { .. }), "{broken:?}");
+    assert!(matches!(broken, Support::Limited { .. }), "{broken:?}");
 }

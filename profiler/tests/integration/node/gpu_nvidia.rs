@@ -158,7 +158,7 @@ gpu0 gpm13 101
 fn values_are_converted_to_the_units_of_their_columns() {
     let machine = Machine::new("gpu-values");
     machine.set_script(&format!("{GPU0}{BEFORE}"));
-    assert_eq!(machine.support(), Support::Works);
+    assert_eq!(machine.support(), Support::Ok);
     let mut reader = machine.reader();
     let (gpus, _, error) = read(&mut reader);
     assert_eq!((gpus.len(), error), (0, None), "the baseline");
@@ -662,7 +662,7 @@ fn a_hung_library_does_not_delay_the_end() {
 /// Why the source is not available.
 fn refusal(support: Support) -> String {
     match support {
-        Support::No { why, .. } => why,
+        Support::Unavailable { why, .. } => why,
         other => panic!("{other:?}"),
     }
 }

@@ -242,7 +242,7 @@ fn lock_contention(of: &Evidence<'_>) -> Option<(String, f64)> {
         let known = |name| get(name).unwrap_or(0.0);
         let (cpu, sleep) = (get("cpu_s")?, get("sleep_s")?);
         let switches = get("voluntary_switches")?;
-        let calls = get("read_write_calls")? + known("messages");
+        let calls = get("read_write_calls")? + known("socket_calls");
         let all = cpu + sleep + known("runqueue_s") + known("blocked_s");
         let (threads, cpus) = (all / of.seconds, cpu / of.seconds);
         let share = sleep / all;
@@ -273,7 +273,7 @@ fn mean_of_nodes(of: &Evidence<'_>, figure: impl Fn(&Node) -> Option<f64>) -> Op
 }
 
 fn gpu_utilization(of: &Evidence<'_>) -> Option<f64> {
-    mean_of_nodes(of, |node| node.resources.get("gpu_util_mean_pct"))
+    mean_of_nodes(of, |node| node.all_gpus.get("gpu_utilization_mean_percent"))
 }
 
 fn gpu_busy(of: &Evidence<'_>) -> Option<(String, f64)> {
@@ -281,7 +281,7 @@ fn gpu_busy(of: &Evidence<'_>) -> Option<(String, f64)> {
     (mean >= 50.0).then(|| {
         let figure = |name: &str| mean_of_nodes(of, |node| node.node.get(name));
         let mut text = format!("The GPUs computed {mean:.0} % of the time");
-        let activity = figure("gpu_tensor_mean_pct").zip(figure("gpu_bandwidth_mean_pct"));
+        let activity = figure("gpu_tensor_mean_percent").zip(figure("gpu_bandwidth_mean_percent"));
         if let Some((tensor, bandwidth)) = activity {
             let _ = write!(
                 text,
@@ -289,7 +289,7 @@ fn gpu_busy(of: &Evidence<'_>) -> Option<(String, f64)> {
             );
         }
         text.push('.');
-        let limited = figure("gpu_power_limited_pct");
+        let limited = figure("gpu_power_limited_percent");
         if let Some(limited) = limited.filter(|limited| *limited >= 1.0) {
             let _ = write!(text, " Power limits reduced their clocks for {limited:.0} % of the time.");
         }

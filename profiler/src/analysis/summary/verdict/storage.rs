@@ -36,7 +36,7 @@ fn blocked_by_storage(of: &Evidence<'_>) -> Option<(String, f64)> {
 fn busiest_disk(of: &Evidence<'_>) -> Option<(String, f64)> {
     let disks = of.summary.disks.iter().filter_map(|(device, figures)| {
         let time = figures.get("disk_request_s").filter(|time| *time > 0.0)?;
-        Some((device, time, figures.get("disk_busy_pct")?))
+        Some((device, time, figures.get("disk_busy_percent")?))
     });
     let (device, _, busy) = disks.max_by(|a, b| a.1.total_cmp(&b.1))?;
     let requests = of.get("block_read_requests") + of.get("block_write_requests");

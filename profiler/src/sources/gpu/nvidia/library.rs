@@ -53,7 +53,7 @@ fn without_module(sysfs: &Path) -> Absent {
         (why, "modprobe nvidia, or install NVIDIA's driver")
     } else {
         let why = "no supported GPU driver: neither NVIDIA's (/sys/module/nvidia) nor amdgpu, i915 or xe (/sys/class/drm)";
-        (why, "a GPU, and its driver")
+        (why, "no action needed without a GPU")
     };
     Absent {
         why: why.to_owned(),

@@ -49,8 +49,8 @@ fn next_rows(reader: &mut Reader) -> Rows {
 /// Why the source is not complete, and the remedy.
 fn limitation(tree: &Tree) -> (String, String) {
     match energy::SPEC.support(&tree.host()) {
-        Support::Works => panic!("complete"),
-        Support::Partly { why, remedy } | Support::No { why, remedy } => (why, remedy),
+        Support::Ok => panic!("complete"),
+        Support::Limited { why, remedy } | Support::Unavailable { why, remedy } => (why, remedy),
     }
 }
 
@@ -64,7 +64,10 @@ fn a_machine_without_a_meter_has_no_rows() {
     tree.put(format!("{power}/format/event"), "config:0-7\n");
     std::fs::create_dir_all(tree.path(format!("{power}/events"))).unwrap();
     let support = energy::SPEC.support(&tree.host());
-    assert!(matches!(support, Support::No { .. }), "{support:?}");
+    assert!(
+        matches!(support, Support::Unavailable { .. }),
+        "{support:?}"
+    );
     let (why, remedy) = limitation(&tree);
     assert!(why.contains("no energy meter"), "{why}");
     assert!(remedy.contains("virtual machine"), "{remedy}");

@@ -213,7 +213,7 @@ fn unreadable_files_are_null_and_reported() {
     );
     assert!(remedy.contains("chmod a+r"), "{remedy}");
     let support = energy::SPEC.support(&zones.0.host());
-    assert!(matches!(support, Support::Partly { .. }), "{support:?}");
+    assert!(matches!(support, Support::Limited { .. }), "{support:?}");
     let mut reader = Reader::open(&energy::SPEC, &zones.0.host());
     reader.rows_and_error();
     zones.energy("intel-rapl:1", "1005\n");

@@ -1,4 +1,4 @@
-//! The file of `--ipc-file`, by which a batch script reports that its work is done: it reads
+//! The file of `--stop-file`, by which a batch script reports that its work is done: it reads
 //! `INPROGRESS` until then. With `--job`, `.ipc-ID` in the working directory is such a file.
 
 use std::{
@@ -86,14 +86,14 @@ fn version(path: &Path) -> Option<Version> {
 
 /// The file that is watched.
 #[derive(Clone, Debug)]
-pub struct IpcPath {
+pub struct StopPath {
     path: PathBuf,
     links: Links,
     /// Version of a file that an earlier run of the job has left behind, which is ignored.
     earlier: Option<Version>,
 }
 
-impl IpcPath {
+impl StopPath {
     /// A file that the user has given, and that did not read that the work is done.
     pub fn given(path: PathBuf) -> Self {
         Self {
@@ -124,23 +124,23 @@ impl IpcPath {
 }
 
 /// Watches the file in a separate thread, which can block in a hanging file system.
-pub struct IpcFile {
+pub struct StopFile {
     path: PathBuf,
     done: Arc<AtomicBool>,
 }
 
-impl IpcFile {
+impl StopFile {
     /// Starts the thread. The end of the work is signalled through `notifier`.
     ///
     /// # Errors
     ///
     /// If the thread cannot be created.
-    pub fn watch(file: IpcPath, notifier: Notifier) -> std::io::Result<Self> {
+    pub fn watch(file: StopPath, notifier: Notifier) -> std::io::Result<Self> {
         let done = Arc::new(AtomicBool::new(false));
         let path = file.path.clone();
         let done_in_thread = Arc::clone(&done);
         thread::Builder::new()
-            .name("ipc-file".to_owned())
+            .name("stop-file".to_owned())
             .spawn(move || {
                 privileges::keep_for_users_files();
                 wait_until_done(&file);
@@ -160,7 +160,7 @@ impl IpcFile {
     }
 }
 
-fn wait_until_done(file: &IpcPath) {
+fn wait_until_done(file: &StopPath) {
     let path = &file.path;
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let changes = inotify::init(flags).ok();
@@ -225,7 +225,7 @@ mod tests {
         let path = directory.path().join(".ipc-7");
         fs::write(&path, "INPROGRESS\n").expect("written");
         let notifier = Notifier::new().expect("a notifier");
-        let file = IpcFile::watch(IpcPath::given(path.clone()), notifier.clone());
+        let file = StopFile::watch(StopPath::given(path.clone()), notifier.clone());
         let file = file.expect("a thread");
         assert!(!file.is_done());
         fs::write(&path, "FINISHED\n").expect("written");
@@ -240,12 +240,12 @@ mod tests {
         let path = directory.path().join(".ipc-7");
         fs::write(&path, "FINISHED\n").expect("written");
         let notifier = Notifier::new().expect("a notifier");
-        let earlier = IpcPath {
+        let earlier = StopPath {
             earlier: version(&path),
             links: Links::Refused,
             path: path.clone(),
         };
-        let file = IpcFile::watch(earlier, notifier.clone()).expect("a thread");
+        let file = StopFile::watch(earlier, notifier.clone()).expect("a thread");
         thread::sleep(PERIOD * 2);
         assert!(!file.is_done());
         fs::write(&path, "FINISHED\n").expect("written");
