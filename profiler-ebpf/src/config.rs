@@ -29,7 +29,7 @@ shared! {
         pub dirty_pages: u32,
         /// `PG_writeback`, a bit number of `page.flags`; 64 if unknown.
         pub writeback_bit: u32,
-        /// Whether the controller is in a pid namespace other than the initial one.
+        /// Whether the profiler is in a pid namespace other than the initial one.
         pub in_pid_namespace: u32,
         /// Whether the kernel has bpf_loop (Linux 5.17 and later).
         pub has_loop: u32,
@@ -37,7 +37,7 @@ shared! {
         pub has_percpu_lookup: u32,
     }
 
-    /// The single entry of the map `CONTROL`, written by the controller.
+    /// The single entry of the map `CONTROL`, written by the profiler.
     #[derive(Default)]
     pub struct Control {
         /// Time of the current reading.
@@ -97,7 +97,7 @@ pub mod arming {
     pub const DONE: u32 = 0;
     /// Forks outside the target are reported as well.
     pub const REPORT: u32 = 1;
-    /// The iterator `mark` follows no task: it only finds the per-CPU offsets and the controller's
+    /// The iterator `mark` follows no task: it only finds the per-CPU offsets and the profiler's
     /// pid namespace.
     pub const LEARN: u32 = 2;
 }

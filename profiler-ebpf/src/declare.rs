@@ -1,8 +1,8 @@
-//! Macros that declare a struct or a map once, for the programs and for the controller.
+//! Macros that declare a struct or a map once, for the programs and for the profiler.
 
-/// Declares structs that cross the border between programs and controller.
+/// Declares structs that cross the border between programs and profiler process.
 ///
-/// Each gets `repr(C)`, an assertion that it has no padding, and, for the controller, aya's marker
+/// Each gets `repr(C)`, an assertion that it has no padding, and, for the profiler, aya's marker
 /// trait for memory that is valid with any bytes.
 macro_rules! shared {
     ($(
@@ -85,7 +85,7 @@ macro_rules! counters {
 /// Declares maps by a marker type, the name in the BPF object, and the type that `aya_ebpf` has for
 /// them.
 ///
-/// For the programs this is a static, for the controller an implementation of
+/// For the programs this is a static, for the profiler an implementation of
 /// [`Map`](crate::maps::Map).
 macro_rules! maps {
     ($(
@@ -115,7 +115,7 @@ macro_rules! maps {
 ///
 /// The counts of these maps begin at index `first` of
 /// [`ProgramCounters::dropped`](crate::maps::ProgramCounters::dropped). The types of maps under
-/// `programs` are unknown to the controller.
+/// `programs` are unknown to the profiler.
 macro_rules! bounded_maps {
     (
         first: $first:expr;

@@ -47,7 +47,7 @@ shared! {
     pub struct ProcessEntry {
         /// [`EXIT`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
         /// Start of the process (`task_struct.start_boottime` of the leader), ns of
         /// `CLOCK_BOOTTIME`.
@@ -81,9 +81,9 @@ shared! {
     pub struct Fork {
         /// [`FORK`] or [`OUT_OF_SCOPE_FORK`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
-        /// Parent's process id in the controller's pid namespace.
+        /// Parent's process id in the profiler's pid namespace.
         pub ppid: u32,
         /// Real user id.
         pub uid: u32,
@@ -101,7 +101,7 @@ shared! {
     pub struct Exec {
         /// [`EXEC`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
         /// Start of the process, ns of `CLOCK_BOOTTIME`.
         pub start_boottime: u64,
@@ -127,7 +127,7 @@ shared! {
     pub struct Environment {
         /// [`ENVIRONMENT`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
         /// Start of the process, ns of `CLOCK_BOOTTIME`.
         pub start_boottime: u64,
@@ -143,9 +143,9 @@ shared! {
     pub struct ThreadEnd {
         /// [`THREAD_END`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
-        /// Thread id in the controller's pid namespace.
+        /// Thread id in the profiler's pid namespace.
         pub tid: u32,
         /// Padding, 0.
         pub reserved: u32,

@@ -1,4 +1,4 @@
-//! The BPF programs, and the declarations that they share with the controller.
+//! The BPF programs, and the declarations that they share with the profiler.
 //!
 //! Both sides compile the same definitions. Structs that cross the border are `repr(C)` and have no
 //! padding, which is asserted. Times are ns of `CLOCK_MONOTONIC` unless a field names another

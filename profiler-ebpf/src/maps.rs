@@ -1,4 +1,4 @@
-//! Maps that the controller uses, or in which an entry can be dropped.
+//! Maps that the profiler uses, or in which an entry can be dropped.
 //!
 //! Maps of [per-key counters](crate::per_key) are declared with their entries.
 
@@ -57,7 +57,7 @@ pub const CGROUPS_MAX: usize = 256;
 pub const EVENTS_SIZE: usize = 8 << 20;
 
 maps! {
-    /// State of the run, written by the controller.
+    /// State of the run, written by the profiler.
     Control: CONTROL = Array<config::Control, 1>;
 
     /// Counts of the programs about themselves.
@@ -76,14 +76,14 @@ maps! {
 bounded_maps! {
     first: 0;
     shared {
-        /// Followed processes that have live threads, by thread group id. Sized by the controller.
+        /// Followed processes that have live threads, by thread group id. Sized by the profiler.
         Processes: PROCESSES = HashMap<u32, ProcessEntry, 16384, NO_PREALLOC>;
 
         /// Ring buffer of [events](crate::event).
         Events: EVENTS = RingBuf<u8, EVENTS_SIZE>;
 
         /// Processes that have dirtied pages of a file, until the pages are written back. Sized by
-        /// the controller, which removes clean files.
+        /// the profiler, which removes clean files.
         Dirtiers: DIRTIERS = HashMap<FileKey, Dirtier, 1, NO_PREALLOC>;
     }
     programs {
@@ -98,10 +98,10 @@ bounded_maps! {
 
         /// Block requests in flight, and bios that ask for a flush, by their address. Preallocated,
         /// because an entry comes and goes with every request, on different CPUs. Sized by the
-        /// controller.
+        /// profiler.
         Requests: REQUESTS = HashMap<u64, Request, 1>;
 
-        /// Asynchronous file I/O in flight, by the address of the request. Sized by the controller.
+        /// Asynchronous file I/O in flight, by the address of the request. Sized by the profiler.
         FileAsync: FILE_ASYNC = HashMap<u64, AsyncOperation, 1, NO_PREALLOC>;
     }
 }
@@ -176,7 +176,7 @@ impl<T, const BYTES: usize, const FLAGS: usize> Definition for RingBuf<T, BYTES,
     type Value = T;
 }
 
-/// The types of maps for the controller, which only needs their parameters.
+/// The types of maps for the profiler, which only needs their parameters.
 #[cfg(not(target_arch = "bpf"))]
 mod definition {
     use core::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! Members of kernel structs that the programs read.
 //!
-//! The controller looks them up in the BTF of the running kernel and sets [`Offsets`] as a
+//! The profiler looks them up in the BTF of the running kernel and sets [`Offsets`] as a
 //! read-only global before load; the verifier then folds the loads to constants. Values that depend
 //! on an optional member are null on kernels without it.
 

@@ -8,7 +8,7 @@ use aya_ebpf::btf_maps::HashMap;
 use crate::maps::HashMap;
 use crate::{histogram::Histogram, maps};
 
-/// A map of per-key counters. The controller gives the maps that are in use more entries.
+/// A map of per-key counters. The profiler gives the maps that are in use more entries.
 pub type PerKey<V> = HashMap<CounterKey, V, 1, { maps::NO_PREALLOC }>;
 
 /// A map of per-key counters.
@@ -21,11 +21,11 @@ pub trait PerKeyMap: maps::Map<Definition = PerKey<Self::Counters>> {
     fn map() -> &'static PerKey<Self::Counters>;
 }
 
-/// Declares the maps of per-key counters, and [`for_each_per_key_map`], with which the controller
+/// Declares the maps of per-key counters, and [`for_each_per_key_map`], with which the profiler
 /// declares their readers.
 ///
 /// The structs under `counters` are declared with [`counters!`]. For those under `structs`, the
-/// controller implements how an increase is computed.
+/// profiler implements how an increase is computed.
 macro_rules! per_key_maps {
     (
         counters { $($(#[$attribute:meta])* $field:ident: $marker:ident = $name:ident<$value:ident>;)* }
@@ -96,7 +96,7 @@ shared! {
         /// Start of the process, ns of `CLOCK_BOOTTIME`. If the process is unknown, its cgroup
         /// (inode of the directory) or 0.
         pub start_boottime: u64,
-        /// Process id in the controller's pid namespace; 0 if the process is unknown.
+        /// Process id in the profiler's pid namespace; 0 if the process is unknown.
         pub pid: u32,
         /// Thread id with `--threads`, otherwise 0.
         pub tid: u32,
@@ -110,9 +110,9 @@ shared! {
         /// Start of the process, ns of `CLOCK_BOOTTIME`. If the process is unknown, its cgroup
         /// (inode of the directory) or 0.
         pub start_boottime: u64,
-        /// Process id in the controller's pid namespace; 0 if the process is unknown.
+        /// Process id in the profiler's pid namespace; 0 if the process is unknown.
         pub pid: u32,
-        /// Thread id in the controller's pid namespace.
+        /// Thread id in the profiler's pid namespace.
         pub tid: u32,
     }
 }

@@ -113,7 +113,7 @@ shared! {
     pub struct Header {
         /// [`RUNQUEUE`] or [`ENDED`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
     }
 
@@ -131,7 +131,7 @@ shared! {
     pub struct Unchanged {
         /// [`UNCHANGED`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
         /// Start of the process, ns of `CLOCK_BOOTTIME`.
         pub start_boottime: u64,
@@ -150,9 +150,9 @@ shared! {
     pub struct ThreadRecord {
         /// [`THREAD`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
-        /// Thread id in the controller's pid namespace.
+        /// Thread id in the profiler's pid namespace.
         pub tid: u32,
         /// Whether the thread has ended, so that its counters are in the totals of its process.
         pub accumulated: u32,
@@ -187,9 +187,9 @@ shared! {
     pub struct ProcessRecord {
         /// [`PROCESS`].
         pub kind: u32,
-        /// Process id in the controller's pid namespace.
+        /// Process id in the profiler's pid namespace.
         pub pid: u32,
-        /// Parent's process id in the controller's pid namespace.
+        /// Parent's process id in the profiler's pid namespace.
         pub ppid: u32,
         /// Real user id.
         pub uid: u32,

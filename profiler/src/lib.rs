@@ -1,4 +1,4 @@
-//! The controller of `profiler`: reads all sources at each sample and hands Arrow batches to the
+//! The profiler process: reads all sources at each sample and hands Arrow batches to the
 //! outputs. `docs/architecture.md` describes the modules.
 
 pub mod analysis;

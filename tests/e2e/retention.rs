@@ -61,7 +61,7 @@ fn names(out: &Path) -> Vec<String> {
     names
 }
 
-fn ends_well(running: Running) -> String {
+fn run_completes(running: Running) -> String {
     let finished = running.interrupt();
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
     finished.stderr
@@ -75,7 +75,7 @@ fn old_runs_are_removed() {
     finished(out, "b", 47, MIB);
     let running = profiler(out, &["--max-age", "2d"]);
     wait_until("the old run is removed", || names(out) == ["b"]);
-    let stderr = ends_well(running);
+    let stderr = run_completes(running);
     assert!(stderr.contains("removed run a (1.0 MiB)"), "{stderr}");
 }
 
@@ -89,7 +89,7 @@ fn oldest_runs_are_removed_until_the_rest_fits() {
     // Each run is slightly larger than 4 MiB; two and the present run fit into the limit.
     let running = profiler(out, &["--max-size", "11M"]);
     wait_until("two runs are removed", || names(out) == ["a", "c"]);
-    ends_well(running);
+    run_completes(running);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn only_finished_runs_of_the_same_user_are_removed() {
         assert_eq!(fs::metadata(part).expect("kept").len(), MIB as u64);
     }
     assert_eq!(fs::read(elsewhere.join("file")).expect("kept"), b"kept");
-    ends_well(running);
+    run_completes(running);
     assert!(out.join("now/run.json").exists());
 }
 
@@ -137,11 +137,11 @@ fn run_being_written_is_kept() {
     finished(out, "old", 1, MIB);
     let running = profiler(out, &["--max-size", "1"]);
     wait_until("the old run is removed", || names(out) == ["first"]);
-    ends_well(running);
-    ends_well(first);
+    run_completes(running);
+    run_completes(first);
     assert!(out.join("first/run.json").exists());
     // The run is complete now.
     let running = profiler(out, &["--max-size", "1"]);
     wait_until("the run is removed", || names(out).is_empty());
-    ends_well(running);
+    run_completes(running);
 }

@@ -307,7 +307,7 @@ fn direct_reads_of_a_slow_disk_count_as_blocked() {
         "SELECT sum(blocked_ns), sum(runqueue_ns), sum(sleep_ns), sum(s.interval_ns) FROM sched s \
          JOIN process USING (pid, start_ts) WHERE comm = 'dd'",
     );
-    // The controller admits the reads of 100 ms at once.
+    // The cgroup controller admits the reads of 100 ms at once.
     let least = (READS * 1_000_000_000 / PER_SECOND) * 8 / 10;
     // While it waits for a CPU, the next read becomes due.
     assert!(

@@ -413,7 +413,7 @@ fn threads_of_a_running_process_are_followed() {
 const FIFTY: &str = "i=0; while [ $i -lt 50 ]; do /bin/true; i=$((i+1)); done; exit 9";
 
 #[track_caller]
-fn assert_fifty(profiler: Profiler) {
+fn assert_about_50_percent(profiler: Profiler) {
     let finished = profiler
         .args(["-i", "100ms"])
         .command(&["sh", "-c", FIFTY])
@@ -444,14 +444,14 @@ fn pid_namespace_without_sys() {
         script,
         "sh",
     ];
-    assert_fifty(Profiler::unprivileged_in(&wrapper));
+    assert_about_50_percent(Profiler::unprivileged_in(&wrapper));
 }
 
 #[test]
 fn read_only_sys() {
     let script = "mount -o remount,bind,ro /sys && exec \"$@\"";
     let wrapper = ["unshare", "--mount", "sh", "-c", script, "sh"];
-    assert_fifty(Profiler::unprivileged_in(&wrapper));
+    assert_about_50_percent(Profiler::unprivileged_in(&wrapper));
 }
 
 /// Root of a user namespace, as in a rootless container, has all capabilities there, and none on
@@ -475,7 +475,7 @@ fn user_namespace() {
         "--mount-proc",
     ];
     let wrapper = [&nobody[..], &namespace].concat();
-    assert_fifty(Profiler::in_directory_for_all(&wrapper));
+    assert_about_50_percent(Profiler::in_directory_for_all(&wrapper));
 }
 
 /// Processes of another user are known from /proc only.

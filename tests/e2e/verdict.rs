@@ -261,7 +261,7 @@ fn lock_contention_with_system_calls() {
 
 /// Threads that sleep as often and as short, but wait for each other's messages.
 #[test]
-fn messages_are_no_lock_contention() {
+fn message_waits_are_not_lock_contention() {
     let exchange = python(
         "import socket, threading, time
 end = time.monotonic() + 3

@@ -32,17 +32,17 @@ pub fn command(packages: &[String]) -> String {
 
 /// The version that would be installed.
 pub fn candidate(package: &str) -> Option<String> {
-    OWN.candidate(package)
+    HOST_LISTS.candidate(package)
 }
 
 /// Names of packages that match a regular expression.
 pub fn names(pattern: &str) -> Vec<String> {
-    OWN.names(pattern)
+    HOST_LISTS.names(pattern)
 }
 
 /// Updates the package lists, once.
 pub fn update() {
-    OWN.update();
+    HOST_LISTS.update();
 }
 
 /// Installs the packages of missing programs.
@@ -111,7 +111,7 @@ pub struct Lists {
 }
 
 /// The lists of this machine.
-static OWN: Lists = Lists {
+static HOST_LISTS: Lists = Lists {
     options: Vec::new(),
     updated: Once::new(),
 };

@@ -30,10 +30,10 @@ const BUILD: &str = "build";
 /// `cargo xtask build`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Build the controller too, optimised
+    /// Build the profiler too, optimised
     #[arg(long, conflicts_with = "debug")]
     release: bool,
-    /// Build the controller too, unoptimised
+    /// Build the profiler too, unoptimised
     #[arg(long)]
     debug: bool,
 }
@@ -41,7 +41,7 @@ pub struct Args {
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut built = build(workspace)?;
     if args.release || args.debug {
-        built = build_controller(workspace, args.release)?;
+        built = build_profiler(workspace, args.release)?;
     }
     println!("{}", built.display());
     Ok(())
@@ -90,7 +90,7 @@ pub fn build_strictly(workspace: &Workspace) -> Result<()> {
 }
 
 /// Builds the binary `profiler` and returns its path.
-pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf> {
+pub fn build_profiler(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     let mut cargo = workspace.cargo();
     // With the whole workspace selected, dependencies have the same features as in the tests and
     // are built once.
@@ -100,7 +100,7 @@ pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf>
     }
     shell::run_slowly(
         &mut cargo,
-        "building the controller (some minutes the first time)",
+        "building the profiler (some minutes the first time)",
     )?;
     let profile = if release { "release" } else { "debug" };
     Ok(workspace.target.join(profile).join("profiler"))
@@ -109,7 +109,7 @@ pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf>
 /// Builds the object and the optimised binary, and returns its path.
 pub fn build_optimized(workspace: &Workspace) -> Result<PathBuf> {
     build(workspace)?;
-    build_controller(workspace, true)
+    build_profiler(workspace, true)
 }
 
 fn compile(workspace: &Workspace, toolchain: &Toolchain, paths: &Paths) -> Command {

@@ -20,7 +20,7 @@ pub struct Args {
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     bpf::build(workspace)?;
-    let profiler = bpf::build_controller(workspace, false)?;
+    let profiler = bpf::build_profiler(workspace, false)?;
     if args.check {
         check(workspace, &profiler)
     } else {

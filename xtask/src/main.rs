@@ -41,7 +41,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build the BPF object, and with --release or --debug the controller too
+    /// Build the BPF object, and with --release or --debug the profiler too
     Build(bpf::Args),
     /// Build what is missing and run `profiler run` with all following arguments
     #[command(disable_help_flag = true)]
@@ -73,7 +73,7 @@ enum Command {
     Perfevents(perfevents::Args),
     /// Compare this CPU's counters and event tables with programs of known work
     Calibrate(calibrate::Args),
-    /// Sleeping processes, the load for measurements of the controller
+    /// Sleeping processes, the load for measurements of the profiler
     #[command(hide = true)]
     Sleepers(bench::sleepers::Args),
     /// A workload that is timed with and without the profiler

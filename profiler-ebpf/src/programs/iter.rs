@@ -195,7 +195,7 @@ fn reading(control: &Control) -> Option<&'static Reading> {
         reading.now = if config!(wakeups) != 0 {
             control.now
         } else {
-            // The controller has just had its own CPU's clock updated. It can have been preempted
+            // The profiler has just had its own CPU's clock updated. It can have been preempted
             // since the time of the reading.
             let since = ktime().saturating_sub(control.now);
             current().runqueue_clock().saturating_sub(since)

@@ -17,11 +17,11 @@ use crate::{
     record::{Permissions, Totals},
 };
 
-/// Offsets in the running kernel; set by the controller before load.
+/// Offsets in the running kernel; set by the profiler before load.
 #[unsafe(no_mangle)]
 static OFFSETS: Offsets = Offsets::NONE;
 
-/// Settings; set by the controller before load.
+/// Settings; set by the profiler before load.
 #[unsafe(no_mangle)]
 static CONFIG: Config = Config::UNSET;
 
@@ -237,7 +237,7 @@ impl Task {
         updated + clock.saturating_sub(runqueue.get(offset!(rq_clock_task)))
     }
 
-    /// Thread id in the controller's pid namespace (`task_struct.thread_pid->numbers[level].nr`); 0
+    /// Thread id in the profiler's pid namespace (`task_struct.thread_pid->numbers[level].nr`); 0
     /// outside it.
     #[inline(always)]
     pub fn visible_tid(self) -> u32 {
@@ -265,7 +265,7 @@ impl Task {
         read(upid as *const u32).unwrap_or(0)
     }
 
-    /// Process id in the controller's pid namespace; 0 outside it.
+    /// Process id in the profiler's pid namespace; 0 outside it.
     #[inline(always)]
     pub fn visible_pid(self) -> u32 {
         if config!(in_pid_namespace) == 0 {

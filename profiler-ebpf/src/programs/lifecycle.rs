@@ -245,7 +245,7 @@ fn accumulate(process: &mut ProcessEntry, totals: &Totals, runqueue: &Histogram)
     }
 }
 
-/// When the controller is woken to read the ring buffer.
+/// When the profiler is woken to read the ring buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wakeup {
     /// With this event.

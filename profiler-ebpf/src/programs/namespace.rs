@@ -1,4 +1,4 @@
-//! The controller's pid namespace, in which all process ids are reported.
+//! The profiler's pid namespace, in which all process ids are reported.
 
 use aya_ebpf::{btf_maps::Array, macros::btf_map};
 
@@ -17,11 +17,11 @@ pub struct Namespace {
     pub address: u64,
     /// Depth below the initial namespace.
     pub level: u64,
-    /// Thread group id of the controller in the initial namespace.
-    pub controller: u64,
+    /// Thread group id of the profiler in the initial namespace.
+    pub profiler: u64,
 }
 
-/// The controller's pid namespace.
+/// The profiler's pid namespace.
 #[inline(always)]
 pub fn namespace() -> Option<&'static Namespace> {
     // SAFETY: the one entry always exists.
@@ -30,7 +30,7 @@ pub fn namespace() -> Option<&'static Namespace> {
         .and_then(|namespace| unsafe { namespace.as_ref() })
 }
 
-/// Finds [`namespace`]. To be called by `mark`, which runs in the context of the controller.
+/// Finds [`namespace`]. To be called by `mark`, which runs in the context of the profiler.
 #[inline(always)]
 pub fn find_namespace() {
     let pid = current().0.object(offset!(task_thread_pid));
@@ -47,7 +47,7 @@ pub fn find_namespace() {
         unsafe {
             (*namespace).address = address;
             (*namespace).level = u64::from(level);
-            (*namespace).controller = u64::from(current().tgid());
+            (*namespace).profiler = u64::from(current().tgid());
         }
     }
 }

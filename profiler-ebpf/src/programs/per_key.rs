@@ -1,4 +1,4 @@
-//! Per-key counters: entries of hash maps that any CPU adds to in place, and that the controller
+//! Per-key counters: entries of hash maps that any CPU adds to in place, and that the profiler
 //! reads at each sample.
 
 use super::{

@@ -42,15 +42,15 @@ pub fn in_target(task: Task) -> bool {
         scope::NODE => true,
         scope::CGROUP => in_cgroup(task),
         scope::JOB => is_related(task) || in_cgroup(task),
-        _ => is_related(task) && !is_controller(task),
+        _ => is_related(task) && !is_profiler(task),
     }
 }
 
-/// Whether the task is part of the controller, which is excluded from the target if the target is
+/// Whether the task is part of the profiler, which is excluded from the target if the target is
 /// the shell from which it was started.
 #[inline(always)]
-fn is_controller(task: Task) -> bool {
-    namespace().is_some_and(|namespace| namespace.controller == u64::from(task.tgid()))
+fn is_profiler(task: Task) -> bool {
+    namespace().is_some_and(|namespace| namespace.profiler == u64::from(task.tgid()))
 }
 
 /// Whether the process of the task, or its parent, is followed, or was named by its pid.
@@ -147,7 +147,7 @@ pub fn follow(task: Task, found_by: FoundBy) -> bool {
         tid: task.visible_tid(),
     };
     if process(tgid).is_none() {
-        // Outside the controller's pid namespace, the process has no id to report.
+        // Outside the profiler's pid namespace, the process has no id to report.
         if owner.pid == 0 {
             return false;
         }

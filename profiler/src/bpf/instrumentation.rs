@@ -158,7 +158,7 @@ impl Method {
 pub struct Instrumentation {
     /// Name of the source.
     pub source: &'static str,
-    /// Names of the maps that its programs fill and that the controller sizes.
+    /// Names of the maps that its programs fill and that the profiler sizes.
     pub maps: &'static [&'static str],
     /// Collection methods in order of preference.
     pub methods: &'static [Method],

@@ -1,4 +1,4 @@
-//! The controller's side of the BPF programs: offsets, loading, attaching, reading.
+//! The profiler's side of the BPF programs: offsets, loading, attaching, reading.
 
 pub mod btf;
 mod error;

@@ -54,13 +54,13 @@ struct Shared {
     members: Members,
     /// Whether another node announced the end of the work.
     announced: bool,
-    out_of_work: Option<OutOfWork>,
+    job_idle: Option<JobIdle>,
     stop: bool,
 }
 
 /// The job has no work left on this node.
 #[derive(Clone, Debug)]
-pub struct OutOfWork {
+pub struct JobIdle {
     /// Message about it.
     pub reason: String,
     /// Whether the script of the job runs on this node.
@@ -156,8 +156,8 @@ impl Watcher {
     }
 
     /// Whether the job has no work left on this node.
-    pub fn out_of_work(&self) -> Option<OutOfWork> {
-        lock(&self.shared).out_of_work.clone()
+    pub fn job_idle(&self) -> Option<JobIdle> {
+        lock(&self.shared).job_idle.clone()
     }
 }
 
@@ -331,7 +331,7 @@ impl WatchThread {
         let Some(end) = end else {
             return;
         };
-        lock(&self.shared).out_of_work = Some(OutOfWork {
+        lock(&self.shared).job_idle = Some(JobIdle {
             reason: end.reason(&self.job.name()),
             has_script: self.work.has_script(),
         });

@@ -126,12 +126,12 @@ const PAGES: [&[Metric]; 4] = [
 ];
 
 /// Series of one node by figure and socket, which is empty for the whole node.
-struct OfNode {
+struct NodeFigures {
     host: String,
     series: Vec<(&'static str, String, Series)>,
 }
 
-fn read(run: &StoredRun, span: Span) -> Vec<OfNode> {
+fn read(run: &StoredRun, span: Span) -> Vec<NodeFigures> {
     for_each_host(&run.hosts, |host| {
         let request = |figures: &'static [Figure], groups| {
             Request::new(figures, groups, OverTimes::new(span, figures))
@@ -149,7 +149,7 @@ fn read(run: &StoredRun, span: Span) -> Vec<OfNode> {
                 series.extend(known.map(|(group, series)| (figure.name, group, series)));
             }
         }
-        OfNode {
+        NodeFigures {
             host: host.name.clone(),
             series,
         }
@@ -170,7 +170,7 @@ impl Metric {
     }
 
     /// Values of each node and socket, with their mean.
-    fn lines(&self, nodes: &[OfNode]) -> Vec<(Line, f64)> {
+    fn lines(&self, nodes: &[NodeFigures]) -> Vec<(Line, f64)> {
         let found = self.figures.iter().find(|figures| {
             let mut all = nodes.iter().flat_map(|node| &node.series);
             all.any(|(name, ..)| figures.contains(name))
@@ -228,7 +228,7 @@ impl Metric {
     }
 
     /// The plot of each node and that of all together.
-    fn figures(&self, nodes: &[OfNode]) -> Option<[Picture; 2]> {
+    fn figures(&self, nodes: &[NodeFigures]) -> Option<[Picture; 2]> {
         let lines = self.lines(nodes);
         if lines.is_empty() {
             return None;

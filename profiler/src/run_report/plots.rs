@@ -15,7 +15,7 @@ const ALL: &[&str] = catalog::ALL;
 const METRIC: Value = Value::Column("value");
 const SHARE: Value = Value::Scaled(100.0, &METRIC);
 /// Rows of the target or, if all CPUs are counted, of the node.
-const WHOLE: Condition = Condition::IsOneOf("scope", &["target", "node"]);
+const TARGET_OR_NODE: Condition = Condition::IsOneOf("scope", &["target", "node"]);
 
 figures! {
     /// Of the node and the target, besides those of summaries.
@@ -50,23 +50,23 @@ figures! {
             "Floating-point operations per second in single precision";
         mem_bw: Bytes, "timeline", Value::Column("node_mem_bw_bytes_per_s"), &[], over_time: OverTime::Integral;
             "Memory bandwidth";
-        mem_bw_local: Bytes, "perf_metric", METRIC, &[WHOLE, Is("metric", "llc_miss_local_bw")], over_time: OverTime::Integral;
+        mem_bw_local: Bytes, "perf_metric", METRIC, &[TARGET_OR_NODE, Is("metric", "llc_miss_local_bw")], over_time: OverTime::Integral;
             "Read by the cores from memory of their own node";
-        mem_bw_remote: Bytes, "perf_metric", METRIC, &[WHOLE, Is("metric", "llc_miss_remote_bw")], over_time: OverTime::Integral;
+        mem_bw_remote: Bytes, "perf_metric", METRIC, &[TARGET_OR_NODE, Is("metric", "llc_miss_remote_bw")], over_time: OverTime::Integral;
             "Read by the cores from memory of other nodes";
-        retiring: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "retiring")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        retiring: Percent, "perf_metric", SHARE, &[TARGET_OR_NODE, Is("metric", "retiring")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of pipeline slots that did useful work";
-        bad_speculation: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "bad_speculation")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        bad_speculation: Percent, "perf_metric", SHARE, &[TARGET_OR_NODE, Is("metric", "bad_speculation")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of pipeline slots whose work was discarded";
-        frontend_bound: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "frontend_bound")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        frontend_bound: Percent, "perf_metric", SHARE, &[TARGET_OR_NODE, Is("metric", "frontend_bound")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of pipeline slots that waited for instructions";
-        backend_bound: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "backend_bound")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        backend_bound: Percent, "perf_metric", SHARE, &[TARGET_OR_NODE, Is("metric", "backend_bound")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of pipeline slots that waited for data or execution units";
-        smt_contention: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "smt_contention")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        smt_contention: Percent, "perf_metric", SHARE, &[TARGET_OR_NODE, Is("metric", "smt_contention")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of pipeline slots that the other thread of the core used";
-        vector_dp: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "vec_ratio_dp")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        vector_dp: Percent, "perf_metric", SHARE, &[TARGET_OR_NODE, Is("metric", "vec_ratio_dp")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of vector instructions in the double-precision arithmetic";
-        vector_sp: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "vec_ratio_sp")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+        vector_sp: Percent, "perf_metric", SHARE, &[TARGET_OR_NODE, Is("metric", "vec_ratio_sp")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Share of vector instructions in the single-precision arithmetic";
         package_power: Watts, "timeline", Value::Column("package_power_w"), &[], over_time: OverTime::Mean;
             "Power of all packages";

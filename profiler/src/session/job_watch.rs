@@ -153,7 +153,7 @@ impl JobWatch {
     pub fn ends_run(&self) -> bool {
         let job = self.job.as_ref();
         self.stop_file.as_ref().is_some_and(StopFile::is_done)
-            || job.is_some_and(|job| job.out_of_work().is_some())
+            || job.is_some_and(|job| job.job_idle().is_some())
     }
 
     /// Whether the job has ended; `None` if the processes of the target determine that.
@@ -170,17 +170,17 @@ impl JobWatch {
 
     /// Reports why the target has ended, and announces it to the other nodes of the job.
     pub fn finish(&self, quiet: bool) {
-        let out_of_work = self.job.as_ref().and_then(Watcher::out_of_work);
+        let idle = self.job.as_ref().and_then(Watcher::job_idle);
         if !quiet {
             if let Some(file) = self.stop_file.as_ref().filter(|file| file.is_done()) {
                 let path = file.path().display();
                 report!("profiler: {path} no longer reads INPROGRESS: the run ends");
-            } else if let Some(end) = &out_of_work {
+            } else if let Some(end) = &idle {
                 report!("profiler: {}: the run ends", end.reason);
             }
         }
         if let Some(announcement) = &self.announcement
-            && out_of_work.is_some_and(|end| end.has_script)
+            && idle.is_some_and(|end| end.has_script)
             && let Err(error) = announcement.announce()
         {
             warning!("profiler: cannot announce the end of the job to other nodes: {error}");

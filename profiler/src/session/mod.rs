@@ -17,7 +17,7 @@ mod sampler;
 mod sampling_loop;
 mod self_metrics;
 mod setup;
-mod stretch;
+mod interval_backoff;
 mod ticker;
 mod witness;
 

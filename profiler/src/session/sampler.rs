@@ -9,9 +9,9 @@ use tokio::io::unix::AsyncFd;
 use super::{
     boundaries::Boundaries,
     closing,
+    interval_backoff::Budget,
     readiness::readable,
     self_metrics::{self, Ticks},
-    stretch::Budget,
     ticker::{Expiration, Ticker},
 };
 use crate::{
@@ -125,7 +125,7 @@ impl Sampler {
     pub fn advance(&mut self, expired: Expiration) {
         self.ticks.number += expired.passed;
         self.ticks.missed += expired.passed - 1;
-        self.ticks.spared += (expired.passed - 1).min(self.ticks.stretch.saturating_sub(1));
+        self.ticks.spared += (expired.passed - 1).min(self.ticks.backoff.saturating_sub(1));
         self.self_metrics.late_ns = expired.late_ns;
     }
 
@@ -184,21 +184,21 @@ impl Sampler {
     /// Adapts the interval to the cost of samples.
     pub fn adapt(&mut self, budget: &mut Budget, ticker: &mut Ticker, quiet: bool) {
         match budget {
-            Budget::Reading(stretch) => {
+            Budget::Reading(backoff) => {
                 if self.tasks.procfs_losses().is_none() {
                     return;
                 }
-                ticker.stretch(stretch.update(self.reading_cpu_ns));
-                let message = stretch.report(self.tasks.iter().count(), self.reading_cpu_ns);
+                ticker.backoff(backoff.update(self.reading_cpu_ns));
+                let message = backoff.report(self.tasks.iter().count(), self.reading_cpu_ns);
                 if let (Some(message), false) = (message, quiet) {
                     report!("profiler: {message}");
                 }
             }
             // The client is told by the losses.
-            Budget::Client(stretch) => {
-                self.ticks.stretch = stretch.update(self.tick_cpu_ns);
-                ticker.stretch(self.ticks.stretch);
-                let interval = stretch.interval_ns();
+            Budget::Client(backoff) => {
+                self.ticks.backoff = backoff.update(self.tick_cpu_ns);
+                ticker.backoff(self.ticks.backoff);
+                let interval = backoff.interval_ns();
                 self.ticks.longest_ns = self.ticks.longest_ns.max(interval);
             }
         }
@@ -332,7 +332,7 @@ impl Sampler {
     /// When rows are lost or not stored.
     pub fn finish(&mut self, end: End, quiet: bool) -> Result<String, Failure> {
         self.ticks.missed += end.overdue;
-        self.ticks.spared += end.overdue.min(self.ticks.stretch.saturating_sub(1));
+        self.ticks.spared += end.overdue.min(self.ticks.backoff.saturating_sub(1));
         self.ticks.number += end.overdue + 1;
         self.tick(true);
         self.outputs.update_self_metrics(&mut self.self_metrics);

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use super::{
     boundaries::due,
+    interval_backoff::{Budget, ClientBackoff, IntervalBackoff},
     job_watch::JobWatch,
     launch::{self, Launcher, Running},
     readiness::{cannot_wait, end_of_client, readable, wait_readable},
@@ -15,7 +16,6 @@ use super::{
     reload::{Reload, adopt},
     sampler::{End, Sampler},
     setup::{self, Setup, outputs},
-    stretch::{Budget, ClientStretch, Stretch},
     ticker::Ticker,
 };
 use crate::{
@@ -261,8 +261,8 @@ impl Session {
     fn budget(&self) -> Budget {
         let interval = self.config.settings.interval;
         match &self.config.client {
-            Some(client) if client.uid != 0 => Budget::Client(ClientStretch::new(interval)),
-            _ => Budget::Reading(Stretch::new(interval)),
+            Some(client) if client.uid != 0 => Budget::Client(ClientBackoff::new(interval)),
+            _ => Budget::Reading(IntervalBackoff::new(interval)),
         }
     }
 

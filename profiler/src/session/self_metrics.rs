@@ -25,7 +25,7 @@ pub struct Ticks {
     /// Those of them that were left out because samples for a client of the service cost too much.
     pub spared: u64,
     /// Deadlines for each sample, if that is the case.
-    pub stretch: u64,
+    pub backoff: u64,
     /// The longest interval for that reason, ns.
     pub longest_ns: u64,
     /// Time of all readings, ns.

@@ -21,7 +21,7 @@ pub struct Ticker {
     interval: u64,
     count: u64,
     /// Deadlines for each tick.
-    stretch: u64,
+    backoff: u64,
     /// Deadlines that have passed since the last tick.
     skipped: u64,
 }
@@ -54,14 +54,14 @@ impl Ticker {
             start,
             interval,
             count: 0,
-            stretch: 1,
+            backoff: 1,
             skipped: 0,
         })
     }
 
-    /// Ticks only at every `stretch`-th deadline.
-    pub fn stretch(&mut self, stretch: u64) {
-        self.stretch = stretch.max(1);
+    /// Ticks only at every `backoff`-th deadline.
+    pub fn backoff(&mut self, backoff: u64) {
+        self.backoff = backoff.max(1);
     }
 
     /// Waits for the next deadline.
@@ -75,7 +75,7 @@ impl Ticker {
             let passed = passed?;
             self.count += passed;
             self.skipped += passed;
-            if self.skipped < self.stretch {
+            if self.skipped < self.backoff {
                 continue;
             }
             let passed = std::mem::take(&mut self.skipped);

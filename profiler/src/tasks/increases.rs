@@ -1,6 +1,6 @@
 //! Increases of a reading over the previous one, and the end of processes without an exit event.
 
-use super::{End, Reader, Row, TaskTable, counters::CpuTime, names};
+use super::{End, Reader, Row, TaskTable, counters::CpuTime, identity};
 use crate::support::clock::monotonic_ns;
 
 impl TaskTable {
@@ -27,7 +27,7 @@ impl TaskTable {
                 status: None,
             });
             process.changed = true;
-            epochs_max == 1 || !names::is_alive(&host.procfs, *id)
+            epochs_max == 1 || !identity::is_alive(&host.procfs, *id)
         });
     }
 

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use super::{
     ProcessId,
-    observe::comm,
     perf_records::{PerfRecords, Task, TaskRecord},
+    procfs_process::comm,
 };
 use crate::{
     procfs::{process_list, process_stat::is_start, stat::tick_ns},

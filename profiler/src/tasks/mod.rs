@@ -8,9 +8,9 @@ mod allocation;
 mod budget;
 mod cmdline;
 pub mod counters;
-mod deferred;
-mod details;
-mod details_reader;
+mod boundary_rows;
+mod slow_fields;
+mod slow_fields_reader;
 pub mod dirtiers;
 pub mod disks;
 mod following;
@@ -18,11 +18,11 @@ mod gauges;
 mod increases;
 mod jobs;
 mod lifecycle;
-mod missed;
-mod name_reader;
-mod names;
-mod naming;
-mod observe;
+mod missed_estimate;
+mod identity_worker;
+mod identity;
+mod identity_queue;
+mod procfs_process;
 pub mod per_key;
 mod perf_records;
 mod process;
@@ -44,18 +44,18 @@ pub use self::{
     allocation::Allocation,
     budget::Budget,
     cmdline::Cmdline,
-    details::Details,
     gauges::Memory,
-    names::Description,
+    identity::Description,
     per_key::PerKeyCounters,
     process::{End, Process},
     process_id::ProcessId,
     row::Row,
-    walk::Walker,
+    slow_fields::Details,
+    walk::ProcfsReader,
 };
 use self::{
-    access::Viewer, details_reader::DetailsReader, name_reader::NameReader,
-    process::CurrentReading, process_tree::ProcessTree,
+    access::Viewer, identity_worker::IdentityWorker, process::CurrentReading,
+    process_tree::ProcessTree, slow_fields_reader::DetailsReader,
 };
 use crate::{
     bpf::{Event, KernelSupport, Programs},
@@ -71,7 +71,7 @@ use crate::{
 pub enum Reader {
     Bpf(Box<Programs>),
     /// `/proc`, if BPF cannot be used.
-    Procfs(Box<Walker>),
+    Procfs(Box<ProcfsReader>),
     /// None: no source needs the processes.
     None,
 }
@@ -95,13 +95,13 @@ pub struct TaskTable {
     pub clock: Clock,
     /// Ancestry of the processes.
     pub process_tree: ProcessTree,
-    deferred_rows: HashMap<deferred::RowKey, Row>,
+    deferred_rows: HashMap<boundary_rows::RowKey, Row>,
     processes: HashMap<ProcessId, Process>,
     reader: Reader,
     details: DetailsReader,
     host: Host,
     job_numbers: JobNumbers,
-    name_reader: NameReader,
+    identity_worker: IdentityWorker,
     /// For long command lines.
     cmdlines: Budget,
     /// The job that is the target, and the method by which it was found.
@@ -156,7 +156,7 @@ impl TaskTable {
             details: DetailsReader::new(host),
             host: host.clone(),
             job_numbers: JobNumbers::default(),
-            name_reader: NameReader::new(host.procfs.clone(), host.cgroups.clone()),
+            identity_worker: IdentityWorker::new(host.procfs.clone(), host.cgroups.clone()),
             cmdlines: Budget::default(),
             target_job: None,
             jobs_have_cgroups: false,

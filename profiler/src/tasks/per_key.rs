@@ -9,9 +9,8 @@ use profiler_ebpf::{
 };
 
 use super::{
-    Process, ProcessId,
+    Process, ProcessId, boundary_rows,
     counters::{Latency, LatencySum, add_latency},
-    deferred,
     dirtiers::Dirtiers,
     disks::Disks,
 };
@@ -265,7 +264,7 @@ where
         interval_ns: u64,
         wanted: Option<&HashSet<ProcessId>>,
     ) {
-        self.rows = deferred::deliver(
+        self.rows = boundary_rows::deliver(
             &mut self.deferred,
             std::mem::take(&mut self.rows),
             wanted,

@@ -12,7 +12,7 @@ use super::{
     access::Access,
     counters::{CpuTime, Latency, LatencySum},
     gauges::{Gauges, Memory, state_letter},
-    names::{self, Description},
+    identity::{self, Description},
     process_id::ProcessId,
     threads::{ThreadGroup, Threads},
 };
@@ -170,7 +170,7 @@ pub(super) fn on_fork(processes: &mut HashMap<ProcessId, Process>, clock: &Clock
         process.described = true;
     }
     // The child has the command name of the forking thread.
-    let comm = names::text(&fork.comm);
+    let comm = identity::text(&fork.comm);
     process.started_by = Some(comm.clone());
     process.description.comm = comm;
 }

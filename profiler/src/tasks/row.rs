@@ -4,9 +4,9 @@ use profiler_ebpf::record::Totals;
 
 use super::{
     counters::{self, CpuTime, Latency},
-    details::Details,
     gauges::Memory,
     process_id::ProcessId,
+    slow_fields::Details,
 };
 
 /// A process or thread at one sample.

@@ -15,12 +15,12 @@ use hashbrown::HashSet;
 use procfs::process::{Process, Stat, all_processes_with_root};
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, waitpid};
 
-pub use super::observe::Observed;
+pub use super::procfs_process::Observed;
 use super::{
     ProcessId,
     lifecycle::{Change, Lifecycle, Listed},
-    missed::Missed,
-    observe::{Observer, ThreadWaits, comm, is_ending},
+    missed_estimate::Missed,
+    procfs_process::{Observer, ThreadWaits, comm, is_ending},
     tree_cpu::{CountedSum, CutimeSum, Usage},
 };
 use crate::{
@@ -58,7 +58,7 @@ pub enum Scope {
 }
 
 /// Reader of processes from `/proc`.
-pub struct Walker {
+pub struct ProcfsReader {
     scope: Scope,
     observer: Observer,
     clock: Clock,
@@ -98,7 +98,7 @@ pub(super) struct Reading {
 /// Processes of `/proc` by pid.
 type Stats = HashMap<u32, (Process, Stat)>;
 
-impl Walker {
+impl ProcfsReader {
     /// A reader of the processes of `scope` and, with `threads`, of all their threads.
     pub fn new(scope: Scope, clock: Clock, threads: bool) -> Self {
         Self {

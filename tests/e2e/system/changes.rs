@@ -187,11 +187,11 @@ fn clock_that_is_set_moves_no_sample() {
     let data = ended.dataset();
     data.assert_complete();
     let rows = data.table("overhead");
-    let controller: Vec<Row> = named(&rows, "component_kind", "profiler")
+    let own: Vec<Row> = named(&rows, "component_kind", "profiler")
         .into_iter()
         .cloned()
         .collect();
-    let mut times: Vec<(i64, u64)> = controller
+    let mut times: Vec<(i64, u64)> = own
         .iter()
         .map(|row| (ts_us(row), row.u64("interval_ns").expect("an interval")))
         .collect();

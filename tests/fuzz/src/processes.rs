@@ -9,7 +9,7 @@ use profiler::{
     tasks::{
         Reader, TaskTable,
         per_key::PerKeyCounters,
-        walk::{Scope, Walker},
+        walk::{Scope, ProcfsReader},
     },
 };
 
@@ -49,7 +49,7 @@ pub fn table(host: &Host, clock: Clock) -> TaskTable {
         sched: false,
         wakeups: false,
     };
-    let reader = Reader::Procfs(Box::new(Walker::new(Scope::Node, clock, false)));
+    let reader = Reader::Procfs(Box::new(ProcfsReader::new(Scope::Node, clock, false)));
     TaskTable::new(
         host,
         clock,

@@ -74,7 +74,7 @@ const TEXTS: [&str; 52] = [
     "dram",
     "core",
     "uncore",
-    "controller",
+    "profiler",
     "start",
     "futex",
     "retiring",

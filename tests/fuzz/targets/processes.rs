@@ -11,7 +11,7 @@ use profiler::{
     tasks::{
         Reader, TaskTable,
         per_key::PerKeyCounters,
-        walk::{Scope, Walker},
+        walk::{Scope, ProcfsReader},
     },
 };
 use test_support::Tree;
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
             sched: false,
             wakeups: false,
         };
-        let reader = Reader::Procfs(Box::new(Walker::new(Scope::Node, clock, true)));
+        let reader = Reader::Procfs(Box::new(ProcfsReader::new(Scope::Node, clock, true)));
         let mut tasks = TaskTable::new(
             &host,
             clock,

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: overhead of the profiler.
 
 mod bpf_stats;
-mod controller;
+mod profiler_cost;
 mod empty_program;
 mod host;
 pub mod load;
@@ -33,7 +33,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Benchmark {
-    /// Slowdown of workloads, run time of BPF programs, CPU time and memory of the controller
+    /// Slowdown of workloads, run time of BPF programs, CPU time and memory of the profiler
     Overhead(overhead::Args),
 }
 

@@ -12,8 +12,8 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::{
-    controller::{Cost, SCENARIOS},
     host, overhead_page, peers,
+    profiler_cost::{Cost, SCENARIOS},
     programs::Programs,
     rounds::{self, Contestant, Slowdown},
     tools::Tool,
@@ -44,7 +44,7 @@ pub struct Args {
     /// Duration of the workloads in percent of the default, which is one to three seconds
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
-    /// Duration in seconds of the measurement of the controller
+    /// Duration in seconds of the measurement of the profiler
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Run only this measurement; can be repeated
@@ -73,8 +73,8 @@ enum Part {
     Slowdown,
     /// Run time of each BPF program, compared with an empty one
     Programs,
-    /// CPU time and memory of the controller
-    Controller,
+    /// CPU time and memory of the profiler
+    Profiler,
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -128,9 +128,9 @@ fn measure(
     if args.measures(Part::Programs) {
         report["programs"] = programs(workloads, profiler, args)?;
     }
-    if args.measures(Part::Controller) {
-        let measured = controller(profiler, args)?;
-        report["controller"] = measured.iter().map(Cost::json).collect();
+    if args.measures(Part::Profiler) {
+        let measured = profiler_cost(profiler, args)?;
+        report["profiler"] = measured.iter().map(Cost::json).collect();
         missed.extend(measured.iter().flat_map(Cost::missed));
     }
     Ok(missed)
@@ -159,8 +159,8 @@ impl Args {
     }
 
     fn measures(&self, part: Part) -> bool {
-        // The controller is measured under its own loads.
-        let about_workloads = part != Part::Controller || self.workload.is_empty();
+        // The profiler is measured under its own loads.
+        let about_workloads = part != Part::Profiler || self.workload.is_empty();
         self.only.contains(&part) || (self.only.is_empty() && about_workloads)
     }
 
@@ -230,7 +230,7 @@ fn programs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<
     Ok(all.into())
 }
 
-fn controller(profiler: &Profiler, args: &Args) -> Result<Vec<Cost>> {
+fn profiler_cost(profiler: &Profiler, args: &Args) -> Result<Vec<Cost>> {
     let duration = Duration::from_secs(args.seconds);
     let mut all = Vec::new();
     for scenario in SCENARIOS {

@@ -143,7 +143,7 @@ fn tables(report: &Value) -> String {
         "| profiler, at 1 s | tool | % of a core, first 10 s | % of a core, then | peak RSS, MB | ms until attached |\n\
          |---|---|---|---|---|---|\n",
     );
-    for cost in list(&report["controller"]) {
+    for cost in list(&report["profiler"]) {
         let rss = cost["peak_rss_bytes"].as_f64().map(|bytes| bytes / 1e6);
         let _ = writeln!(
             text,
@@ -290,7 +290,7 @@ mod tests {
                     {"name": "rare", "runs": 3, "ns_per_run": 1.0, "empty_ns_per_run": 1.0}]},
                 {"workload": "fio", "programs": [
                     {"name": "sched_switch", "runs": 500, "ns_per_run": 300.0, "empty_ns_per_run": null}]}],
-            "controller": [{"name": "100 processes", "tool": "profiler --pid", "first_percent": 2.5,
+            "profiler": [{"name": "100 processes", "tool": "profiler --pid", "first_percent": 2.5,
                 "cpu_percent": 0.23, "peak_rss_bytes": 54_300_000, "start_ms": 269.4}],
         });
         let text = tables(&report);

@@ -1,4 +1,4 @@
-//! A tree of nearly idle processes, the load for measurements of the controller.
+//! A tree of nearly idle processes, the load for measurements of the profiler.
 //!
 //! `xtask sleepers` is the root of the tree. It ends when its stdin is closed, so that no processes
 //! remain after the benchmark.

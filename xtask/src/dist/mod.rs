@@ -141,7 +141,7 @@ impl Dist<'_> {
         } else {
             // It prints the same, and is built faster than a package.
             bpf::build(self.workspace)?;
-            bpf::build_controller(self.workspace, true)?
+            bpf::build_profiler(self.workspace, true)?
         };
         let programs = Programs { binary, runnable };
         Ok(self.built.programs.get_or_init(|| programs))

@@ -446,7 +446,7 @@ impl Tier {
             Self::Fmt => shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))?,
             Self::Lint => lint::run(workspace)?,
             Self::Deny => return deny::run(workspace),
-            Self::Docs => docs::check(workspace, &rust::controller(workspace)?)?,
+            Self::Docs => docs::check(workspace, &rust::profiler(workspace)?)?,
             Self::Tables => perfevents::check()?,
             Self::Unit => return rust::unit(workspace, selection),
             Self::NewSource => return new_source::run(workspace),

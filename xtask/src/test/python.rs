@@ -34,7 +34,7 @@ const IGNORED: &str = "tests/test_torch.py";
 pub fn run(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     let filter = selection.filter;
     let package = workspace.root.join("python");
-    let profiler = rust::controller(workspace)?;
+    let profiler = rust::profiler(workspace)?;
     if selection.is_quick {
         let python = python::obtain(workspace)?;
         let mut command = pytest(&python, &package, &profiler);

@@ -227,7 +227,7 @@ pub fn readers(workspace: &Workspace, selection: Selection<'_>) -> Result<String
         "building a program that writes every table",
     )?;
     fleet::generator(workspace)?;
-    fleet::samples(workspace, &controller(workspace)?)?;
+    fleet::samples(workspace, &profiler(workspace)?)?;
     on_kernel(workspace, Tests::Readers, selection)
 }
 
@@ -263,7 +263,7 @@ fn on_kernel(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> R
         bail!("root is required: run as root or install sudo");
     }
     let python = python::obtain(workspace)?;
-    let profiler = controller(workspace)?;
+    let profiler = profiler(workspace)?;
     build(workspace, &["--tests"], "building the tests")?;
     let mut command = runner(workspace, tests, selection)?;
     command
@@ -341,10 +341,10 @@ enum Tests {
     Soak,
 }
 
-/// Builds the controller and returns its path.
-pub fn controller(workspace: &Workspace) -> Result<PathBuf> {
+/// Builds the profiler and returns its path.
+pub fn profiler(workspace: &Workspace) -> Result<PathBuf> {
     bpf::build(workspace)?;
-    bpf::build_controller(workspace, false)
+    bpf::build_profiler(workspace, false)
 }
 
 fn build(workspace: &Workspace, targets: &[&str], progress: &str) -> Result<()> {

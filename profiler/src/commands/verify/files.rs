@@ -377,7 +377,7 @@ fn texts(column: &ArrayRef) -> Option<Vec<Option<&str>>> {
     Some(texts.into_iter().collect())
 }
 
-/// Ticks that the controller missed, from the rows of table `overhead`.
+/// Ticks that the profiler missed, from the rows of table `overhead`.
 fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
     let parts = batch
         .column_by_name(OverheadRow::component_kind.name())

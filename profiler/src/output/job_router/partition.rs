@@ -83,7 +83,7 @@ mod tests {
 
     static OWNED: TypedTable<OwnerKey, Row> =
         TypedTable::new("owned", "Rows of processes, or of none");
-    static WHOLE: TypedTable<TickKey, Row> = TypedTable::new("whole", "Rows of the node");
+    static NODE_ROWS: TypedTable<TickKey, Row> = TypedTable::new("whole", "Rows of the node");
 
     fn owned(pids: &[Option<u32>]) -> Batch {
         let mut builder = TableBuilder::new(&OWNED);
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn batches_without_jobs_are_not_changed() {
         assert!(partition(&owned(&[Some(1), None]), even).unwrap().is_none());
-        let mut builder = TableBuilder::new(&WHOLE);
+        let mut builder = TableBuilder::new(&NODE_ROWS);
         builder.push(
             TickKey {
                 ts: Timestamp::from_us(1),

@@ -12,7 +12,7 @@ use crate::{
     host::{Host, cpu_list, text},
     privileges,
     support::clock::Clock,
-    tasks::{Reader, Walker},
+    tasks::{ProcfsReader, Reader},
 };
 
 /// Reads the processes of the target.
@@ -78,7 +78,7 @@ fn read_procfs(
     found: &FoundTarget,
     problem: &str,
 ) -> OpenReader {
-    let mut walker = Walker::new(found.walk.clone(), clock, config.settings.threads);
+    let mut walker = ProcfsReader::new(found.walk.clone(), clock, config.settings.threads);
     let records = walker.record_lifecycle(&cpus_of_target(config));
     let mut fallback = Fallback {
         problem: problem.to_owned(),

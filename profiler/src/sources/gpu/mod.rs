@@ -32,7 +32,7 @@ use self::{
     device::{DEVICES, DeviceKey, DeviceRow},
     owners::Owners,
     reading::{Reading, Request},
-    visible::OfTarget,
+    visible::TargetGpus,
 };
 
 columns! {
@@ -190,7 +190,7 @@ pub fn open(context: &OpenContext<'_>, library: &OsStr) -> Result<Box<dyn Source
     if let Ok(nvml) = nvidia {
         // The driver reports the pids of the node, which are not those of another namespace.
         let knows_pids = host.init_pid_namespace == Some(true);
-        let visible = OfTarget::new(host, context.node);
+        let visible = TargetGpus::new(host, context.node);
         let driver = move || {
             let mut nvidia = nvidia::Nvidia::open(nvml, visible, knows_pids);
             move |request: Request| nvidia.read(&request)
@@ -199,7 +199,7 @@ pub fn open(context: &OpenContext<'_>, library: &OsStr) -> Result<Box<dyn Source
     }
     if !drm::cards(host).is_empty() {
         let own = host.clone();
-        let visible = OfTarget::new(host, context.node);
+        let visible = TargetGpus::new(host, context.node);
         let driver = move || {
             let mut drm = drm::Drm::open(&own, visible);
             move |request: Request| drm.read(&request)

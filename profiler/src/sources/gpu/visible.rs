@@ -50,7 +50,7 @@ impl<S> Default for Known<S> {
 pub(super) type Used = HashMap<u32, BTreeSet<usize>>;
 
 /// GPUs that the processes of the target may use. With the node as target, all GPUs are visible.
-pub(super) struct OfTarget<S> {
+pub(super) struct TargetGpus<S> {
     procfs: PathBuf,
     devices: Reader,
     node: bool,
@@ -76,7 +76,7 @@ const READ_AT_ONCE: usize = 256;
 /// Environments in memory at a time: they have up to 256 KiB.
 const BATCH: usize = 16;
 
-impl<S: Selects> OfTarget<S> {
+impl<S: Selects> TargetGpus<S> {
     pub(super) fn new(host: &Host, node: bool) -> Self {
         Self {
             procfs: host.procfs.clone(),
@@ -221,9 +221,9 @@ mod tests {
         }
     }
 
-    fn of_target(procfs: &Path, node: bool) -> OfTarget<Gpu> {
+    fn of_target(procfs: &Path, node: bool) -> TargetGpus<Gpu> {
         let host = Host::probe(procfs.to_owned(), procfs.join("sys"), None);
-        OfTarget::new(&host, node)
+        TargetGpus::new(&host, node)
     }
 
     fn put(procfs: &Path, pid: u32, environment: &str) {
@@ -233,11 +233,11 @@ mod tests {
     }
 
     /// Visible ones of four GPUs.
-    fn seen(target: &mut OfTarget<Gpu>, pids: &[u32]) -> Vec<usize> {
+    fn seen(target: &mut TargetGpus<Gpu>, pids: &[u32]) -> Vec<usize> {
         seen_with(target, pids, &[])
     }
 
-    fn seen_with(target: &mut OfTarget<Gpu>, pids: &[u32], used: &[(u32, usize)]) -> Vec<usize> {
+    fn seen_with(target: &mut TargetGpus<Gpu>, pids: &[u32], used: &[(u32, usize)]) -> Vec<usize> {
         let mut on = Used::new();
         for (pid, gpu) in used {
             on.entry(*pid).or_default().insert(*gpu);

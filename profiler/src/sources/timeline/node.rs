@@ -92,7 +92,7 @@ pub(super) fn power(batches: &[Batch], domain: &str) -> Option<f64> {
 }
 
 /// A value of all GPUs.
-pub(super) struct OfGpus {
+pub(super) struct GpuFigures {
     pub(super) sum: Option<f64>,
     pub(super) max: Option<f64>,
 }
@@ -100,11 +100,11 @@ pub(super) struct OfGpus {
 /// Values of all GPUs, from the last reading that has ended. MIG instances are part of their GPUs.
 pub(super) struct Gpus {
     /// Percent.
-    pub(super) utilization: OfGpus,
+    pub(super) utilization: GpuFigures,
     /// Bytes.
-    pub(super) memory: OfGpus,
+    pub(super) memory: GpuFigures,
     /// W.
-    pub(super) power: OfGpus,
+    pub(super) power: GpuFigures,
 }
 
 impl Gpus {
@@ -116,7 +116,7 @@ impl Gpus {
             let all = times.zip(rows.key_labels(GpuKey::parent_uuid)).zip(values);
             let of_last = all.filter(|((ts, parent), _)| *ts == last && parent.is_none());
             let values: Vec<Option<f64>> = of_last.map(|(_, value)| value).collect();
-            OfGpus {
+            GpuFigures {
                 sum: sum_of_all(values.iter().copied()),
                 max: largest(values),
             }

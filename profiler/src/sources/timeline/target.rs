@@ -58,15 +58,15 @@ target! {
 impl Target {
     /// Use since the previous reading, from the batches of this one.
     pub(super) fn read(ctx: &TickContext<'_>, batches: &[Batch]) -> Self {
-        let usage = OfTarget::of(ctx, batches, &usage::TABLE);
-        let sched = OfTarget::of(ctx, batches, &sched::TABLE);
+        let usage = TargetFigures::of(ctx, batches, &usage::TABLE);
+        let sched = TargetFigures::of(ctx, batches, &sched::TABLE);
         // Without BPF programs, file_io includes pipes and devices.
         let has_files = ctx.tasks.per_key.file_io.is_some();
-        let files = has_files.then(|| OfTarget::of(ctx, batches, &file_io::TABLE));
+        let files = has_files.then(|| TargetFigures::of(ctx, batches, &file_io::TABLE));
         let file = |column| files.as_ref()?.sum(column);
-        let block = OfTarget::of(ctx, batches, &block_io::TABLE);
+        let block = TargetFigures::of(ctx, batches, &block_io::TABLE);
         let block = |op| block.with(BlockIoRow::op, op).sum(BlockIoRow::bytes);
-        let net = OfTarget::of(ctx, batches, &net_io::TABLE);
+        let net = TargetFigures::of(ctx, batches, &net_io::TABLE);
         let tcp = net.with(NetIoRow::protocol, "tcp");
         let udp = net.with(NetIoRow::protocol, "udp");
         let net = |column| Some(tcp.sum(column)? + udp.sum(column)?);
@@ -95,16 +95,16 @@ impl Target {
 
 /// Resident memory of all processes of the target, bytes.
 pub(super) fn rss(ctx: &TickContext<'_>, batches: &[Batch]) -> Option<u64> {
-    OfTarget::of(ctx, batches, &usage::TABLE).sum(UsageRow::rss)
+    TargetFigures::of(ctx, batches, &usage::TABLE).sum(UsageRow::rss)
 }
 
 /// Rows of the target in one table.
-struct OfTarget<'a, K, R> {
+struct TargetFigures<'a, K, R> {
     rows: Rows<'a, K, R>,
     has_read: bool,
 }
 
-impl<'a, K: Columns, R: Columns> OfTarget<'a, K, R> {
+impl<'a, K: Columns, R: Columns> TargetFigures<'a, K, R> {
     fn of(ctx: &TickContext<'_>, batches: &'a [Batch], table: &'static TypedTable<K, R>) -> Self {
         Self {
             rows: Rows::of(batches, table),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     static OWNED: TypedTable<OwnerKey, Row> = TypedTable::new("owned", "Rows of processes");
-    static PLAIN: TypedTable<TickKey, Row> = TypedTable::new("plain", "Rows of the node");
+    static NODE_ROWS: TypedTable<TickKey, Row> = TypedTable::new("plain", "Rows of the node");
 
     fn sql_of(names: &[&str]) -> String {
         let times = ["ts", "start_ts"].map(str::to_owned).to_vec();
@@ -198,7 +198,7 @@ mod tests {
             compacted: Vec::new(),
         };
         let tables = names.iter().map(|&name| (name.to_owned(), columns.clone()));
-        let declared: [&Table; 2] = [&OWNED, &PLAIN];
+        let declared: [&Table; 2] = [&OWNED, &NODE_ROWS];
         let schema = DatasetSchema::new(declared.map(|table| ("source", table)), Vec::new());
         sql::text("a run", &tables.collect(), &schema)
     }
@@ -249,7 +249,7 @@ mod tests {
             is_in_run: true,
             ..FileColumns::default()
         };
-        let declared: [&Table; 2] = [&OWNED, &PLAIN];
+        let declared: [&Table; 2] = [&OWNED, &NODE_ROWS];
         let schema = DatasetSchema::new(declared.map(|table| ("source", table)), Vec::new());
         let tables = BTreeMap::from([("plain".to_owned(), columns)]);
         let sql = sql::text("a run", &tables, &schema);

@@ -17,7 +17,7 @@ use super::{
     GpuRow, Request,
     device::DeviceRow,
     reading::{Counters, Reading, Usage},
-    visible::{Known, OfTarget, Used},
+    visible::{Known, TargetGpus, Used},
 };
 use crate::{host::Host, support::clock::monotonic_ns};
 
@@ -29,7 +29,7 @@ pub(super) struct Drm {
     host: Host,
     counters: Counters,
     clients: Clients,
-    visible: OfTarget<Selection>,
+    visible: TargetGpus<Selection>,
     /// Cards with a row of constant facts.
     described: HashSet<String>,
     /// Cards that a process of the target has used.
@@ -37,7 +37,7 @@ pub(super) struct Drm {
 }
 
 impl Drm {
-    pub(super) fn open(host: &Host, visible: OfTarget<Selection>) -> Self {
+    pub(super) fn open(host: &Host, visible: TargetGpus<Selection>) -> Self {
         Self {
             host: host.clone(),
             counters: Counters::new(),

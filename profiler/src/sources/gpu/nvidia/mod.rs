@@ -22,7 +22,7 @@ use nvml_wrapper::{
 use super::{
     GpuKey, GpuRow, Request,
     reading::{Counters, Reading, named},
-    visible::{Known, OfTarget, READ_AGAIN, Used},
+    visible::{Known, READ_AGAIN, TargetGpus, Used},
 };
 use crate::{schema::Label, support::clock::monotonic_ns};
 
@@ -43,7 +43,7 @@ const NAME: &str = "nvidia";
 pub(super) struct Nvidia {
     nvml: &'static Nvml,
     gpus: Vec<Gpu>,
-    visible: OfTarget<Cuda>,
+    visible: TargetGpus<Cuda>,
     counters: Counters,
     /// Whether the pids of the driver, which are those of the node, are those of the profiler.
     knows_pids: bool,
@@ -82,7 +82,7 @@ struct Facts {
 
 impl Nvidia {
     /// Finds the GPUs, except for those that a container or cgroup hides.
-    pub(super) fn open(nvml: &'static Nvml, visible: OfTarget<Cuda>, knows_pids: bool) -> Self {
+    pub(super) fn open(nvml: &'static Nvml, visible: TargetGpus<Cuda>, knows_pids: bool) -> Self {
         let count = nvml.device_count().unwrap_or(0);
         let found = (0..count).filter_map(|index| {
             let device = nvml.device_by_index(index).ok()?;

@@ -7,7 +7,7 @@ use std::{
 
 use hashbrown::HashSet;
 
-use super::{Access, Budget, TaskTable, name_reader};
+use super::{Access, Budget, TaskTable, identity_worker};
 use crate::procfs::memory_file;
 
 /// Time that a sample waits for names. Most are available within it.
@@ -49,7 +49,7 @@ impl TaskTable {
                 _ if has_requested => TIMEOUT,
                 _ => Duration::ZERO,
             });
-            let is_complete = !has_requested && self.name_reader.is_idle();
+            let is_complete = !has_requested && self.identity_worker.is_idle();
             if !last || is_complete || begin.elapsed() > LAST_TIMEOUT {
                 break;
             }
@@ -59,13 +59,13 @@ impl TaskTable {
     /// Requests a batch of missing names. Returns `false` if none are missing, or if another batch
     /// is in progress.
     fn request_names(&mut self) -> bool {
-        if !self.name_reader.is_idle() {
+        if !self.identity_worker.is_idle() {
             return false;
         }
         let mut batch = Vec::new();
         let processes = self.processes.values_mut();
         for process in processes.filter(|process| !process.described) {
-            if batch.len() == name_reader::BATCH_MAX {
+            if batch.len() == identity_worker::BATCH_MAX {
                 break;
             }
             if process.access == Access::None {
@@ -75,7 +75,7 @@ impl TaskTable {
                 batch.push((process.id, process.uid));
             }
         }
-        !batch.is_empty() && self.name_reader.start(batch)
+        !batch.is_empty() && self.identity_worker.start(batch)
     }
 
     /// Processes whose memory could not be read, by user if that is known.
@@ -90,7 +90,7 @@ impl TaskTable {
     }
 
     fn receive_names(&mut self, timeout: Duration) {
-        for (id, names) in self.name_reader.receive(timeout) {
+        for (id, names) in self.identity_worker.receive(timeout) {
             let Some(process) = self.processes.get_mut(&id) else {
                 continue;
             };

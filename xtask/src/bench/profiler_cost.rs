@@ -1,4 +1,4 @@
-//! CPU time and memory of the controller.
+//! CPU time and memory of the profiler.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::shell::{self, progress};
 
-/// A load, and the goals for the controller under this load.
+/// A load, and the goals for the profiler under this load.
 pub struct Scenario {
     name: &'static str,
     processes: u32,

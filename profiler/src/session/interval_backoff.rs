@@ -21,7 +21,7 @@ const FACTOR_MAX: u64 = 1024;
 
 /// The factor by which intervals are longer than requested, a power of two.
 #[derive(Debug)]
-pub struct Stretch {
+pub struct IntervalBackoff {
     interval_ns: u64,
     factor: u64,
     /// Largest factor that was reported.
@@ -32,12 +32,12 @@ pub struct Stretch {
 #[derive(Debug)]
 pub enum Budget {
     /// Of reading the processes, if that needs `/proc`.
-    Reading(Stretch),
+    Reading(IntervalBackoff),
     /// Of samples, for a client of the service.
-    Client(ClientStretch),
+    Client(ClientBackoff),
 }
 
-impl Stretch {
+impl IntervalBackoff {
     /// Intervals as requested.
     pub fn new(interval: Duration) -> Self {
         Self {
@@ -81,18 +81,18 @@ impl Stretch {
 
 /// The factor for a client of the service, by the mean cost of its samples.
 #[derive(Debug)]
-pub struct ClientStretch {
-    stretch: Stretch,
+pub struct ClientBackoff {
+    backoff: IntervalBackoff,
     /// Of the present period.
     samples: u64,
     cpu_ns: u64,
 }
 
-impl ClientStretch {
+impl ClientBackoff {
     /// Intervals as requested.
     pub fn new(interval: Duration) -> Self {
         Self {
-            stretch: Stretch::new(interval),
+            backoff: IntervalBackoff::new(interval),
             samples: 0,
             cpu_ns: 0,
         }
@@ -105,15 +105,15 @@ impl ClientStretch {
         let passed = self.samples.saturating_mul(self.interval_ns());
         let is_complete = self.samples >= SAMPLES && passed >= PERIOD_NS;
         if is_complete || self.cpu_ns >= PERIOD_CPU_NS {
-            self.stretch.limit(self.cpu_ns / self.samples, CLIENT_SHARE);
+            self.backoff.limit(self.cpu_ns / self.samples, CLIENT_SHARE);
             (self.samples, self.cpu_ns) = (0, 0);
         }
-        self.stretch.factor
+        self.backoff.factor
     }
 
     /// The present interval, ns.
     pub fn interval_ns(&self) -> u64 {
-        self.stretch.interval_ns.saturating_mul(self.stretch.factor)
+        self.backoff.interval_ns.saturating_mul(self.backoff.factor)
     }
 }
 
@@ -123,27 +123,27 @@ mod tests {
 
     #[test]
     fn readings_take_at_most_a_twentieth_of_a_core() {
-        let mut stretch = Stretch::new(Duration::from_millis(100));
-        assert_eq!(stretch.update(5_000_000), 1);
-        assert_eq!(stretch.report(10, 5_000_000), None);
-        assert_eq!(stretch.update(6_000_000), 2);
-        let text = stretch.report(10, 6_000_000).expect("a message");
+        let mut backoff = IntervalBackoff::new(Duration::from_millis(100));
+        assert_eq!(backoff.update(5_000_000), 1);
+        assert_eq!(backoff.report(10, 5_000_000), None);
+        assert_eq!(backoff.update(6_000_000), 2);
+        let text = backoff.report(10, 6_000_000).expect("a message");
         assert!(
             text.contains("every 200.0 ms instead of 100.0 ms"),
             "{text}"
         );
-        assert_eq!(stretch.report(10, 6_000_000), None);
+        assert_eq!(backoff.report(10, 6_000_000), None);
         // 80 ms are a twentieth of 1.6 s.
-        assert_eq!(stretch.update(80_000_000), 16);
-        assert_eq!(stretch.update(40_000_000), 16);
-        assert_eq!(stretch.update(20_000_000), 4);
-        assert_eq!(stretch.update(u64::MAX), 1024);
+        assert_eq!(backoff.update(80_000_000), 16);
+        assert_eq!(backoff.update(40_000_000), 16);
+        assert_eq!(backoff.update(20_000_000), 4);
+        assert_eq!(backoff.update(u64::MAX), 1024);
     }
 
     #[test]
     fn samples_of_a_client_take_at_most_a_tenth_of_a_core_on_average() {
         let interval = Duration::from_millis(100);
-        let mut stretch = ClientStretch::new(interval);
+        let mut backoff = ClientBackoff::new(interval);
         // One of ten samples is expensive.
         for sample in 0..100 {
             let cpu_ns = if sample % 10 == 0 {
@@ -151,14 +151,14 @@ mod tests {
             } else {
                 1_000_000
             };
-            assert_eq!(stretch.update(cpu_ns), 1);
+            assert_eq!(backoff.update(cpu_ns), 1);
         }
         // After a second.
-        let factors: Vec<_> = (0..10).map(|_| stretch.update(15_000_000)).collect();
+        let factors: Vec<_> = (0..10).map(|_| backoff.update(15_000_000)).collect();
         assert_eq!(factors, [&[1; 9][..], &[2]].concat());
-        assert_eq!(stretch.interval_ns(), 200_000_000);
+        assert_eq!(backoff.interval_ns(), 200_000_000);
         // At once: 500 ms are a tenth of 5 s.
-        assert_eq!(stretch.update(500_000_000), 64);
-        assert_eq!((0..4).map(|_| stretch.update(1)).last(), Some(1));
+        assert_eq!(backoff.update(500_000_000), 64);
+        assert_eq!((0..4).map(|_| backoff.update(1)).last(), Some(1));
     }
 }

@@ -17,7 +17,7 @@ use hashbrown::HashMap;
 
 use super::{
     Access, Process, ProcessId,
-    details::{self, Descriptors, Details},
+    slow_fields::{self, Descriptors, Details},
 };
 use crate::{host::Host, privileges, procfs::smaps_rollup, support::worker::Worker};
 
@@ -104,7 +104,7 @@ impl DetailsReader {
         let procfs = host.procfs.clone();
         let open = move || {
             privileges::keep_for_reading();
-            let iowait = details::measures_iowait(&procfs);
+            let iowait = slow_fields::measures_iowait(&procfs);
             let mut known = HashMap::new();
             move |request| read(&procfs, request, iowait, &mut known)
         };
@@ -254,7 +254,9 @@ fn read(
             let directory = procfs.join(subject.id.pid.to_string());
             let footprint = footprint.unwrap_or(None);
             let (uid, descriptors) = (subject.uid, &mut descriptors);
-            if let Some(details) = details::read(&directory, uid, footprint, iowait, descriptors) {
+            if let Some(details) =
+                slow_fields::read(&directory, uid, footprint, iowait, descriptors)
+            {
                 let read = Known {
                     details,
                     subject: *subject,

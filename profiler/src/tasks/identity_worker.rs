@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Budget, ProcessId,
-    names::{Limits, Names},
+    identity::{Limits, Names},
 };
 use crate::{host::Cgroups, job::JobNumbers, privileges, support::worker::Worker};
 
@@ -28,13 +28,13 @@ pub(super) type Request = (ProcessId, u32);
 pub(super) type Answer = Vec<(ProcessId, Names)>;
 
 /// Handle of the thread.
-pub(super) struct NameReader {
+pub(super) struct IdentityWorker {
     procfs: PathBuf,
     cgroups: Cgroups,
     worker: Option<Worker<Vec<Request>, Answer>>,
 }
 
-impl NameReader {
+impl IdentityWorker {
     /// The thread is started by the first batch.
     pub(super) fn new(procfs: PathBuf, cgroups: Cgroups) -> Self {
         Self {
@@ -158,7 +158,7 @@ mod tests {
         fs::remove_file(&pipe).expect("there");
         mknodat(CWD, pipe, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
         let batch = vec![blocking, add_process(procfs.path(), 3000, b"a\0")];
-        let mut reader = NameReader::new(procfs.path().to_owned(), Cgroups::default());
+        let mut reader = IdentityWorker::new(procfs.path().to_owned(), Cgroups::default());
         let mut read = Vec::new();
         while !batch.iter().all(|(id, _)| read.contains(id)) {
             assert!(reader.start(batch.clone()));
