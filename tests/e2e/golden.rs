@@ -27,7 +27,7 @@ fn check(file: &str, found: &str) {
     );
 }
 
-fn profiler(args: &[&str]) -> (String, i32) {
+pub fn profiler(args: &[&str]) -> (String, i32) {
     let output = Command::new(setting("PROFILER_BIN"))
         .args(args)
         // The maximum width of help texts.

@@ -60,6 +60,7 @@ mod service;
 mod service_manager;
 mod signals;
 mod soak;
+mod stable;
 mod status;
 mod summary;
 mod system;

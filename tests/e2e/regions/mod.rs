@@ -292,7 +292,7 @@ fn nesting_and_times() {
     let data = finished.dataset();
     data.assert_complete();
     let rows: Vec<Row> = data.rows(
-        "SELECT name, op, id, parent_region_id, status, epoch_ns(region_start_ts), epoch_ns(region_end_ts), interval_ns \
+        "SELECT name, op, user_id, parent_region_id, status, epoch_ns(region_start_ts), epoch_ns(region_end_ts), interval_ns \
          FROM region ORDER BY region_id",
     );
     let shape: Vec<_> = rows
@@ -408,7 +408,7 @@ while os.getppid() == parent: time.sleep(0.02)
     assert!(Path::new(&socket).exists());
     crate::crash::recover(data.path());
     let row: (String, Option<String>, bool) =
-        data.row("SELECT id, status, region_end_ts IS NULL FROM region WHERE name = 'open'");
+        data.row("SELECT user_id, status, region_end_ts IS NULL FROM region WHERE name = 'open'");
     assert_eq!(row, ("x".to_owned(), None, true));
     // A socket without a reader is removed by the next profiler when it is old enough.
     let old = std::time::SystemTime::now() - Duration::from_secs(60);

@@ -117,7 +117,8 @@ fn figures_of_gpus_equal_their_sql() {
         "{text}"
     );
     let node = &run["nodes"][0];
-    assert_eq!(node["gpu_power_mean_w"], 200.0);
+    let power = node["gpu_power_mean_w"].as_f64().expect("known");
+    assert!((power - 200.0).abs() < 1e-9, "{power}");
     let resources = &node["compat"]["pytyche"];
     assert_eq!(resources["gpu_util_mean_pct"], 60.0);
     assert_eq!(resources["gpu_util_max_pct"], 80.0);

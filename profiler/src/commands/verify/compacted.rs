@@ -41,7 +41,7 @@ pub fn verify(path: &Path, dataset: &Path, trust: Trust) -> io::Result<Report> {
     });
     Ok(Report {
         path: path.to_owned(),
-        well: problems.is_empty(),
+        ok: problems.is_empty(),
         tables: tables.collect(),
         problems,
         notes,

@@ -65,8 +65,8 @@ impl Arguments {
                 print(report.text())?;
             }
         }
-        let well = reports.iter().all(|report| report.well);
-        Ok(if well { 0 } else { Reason::VerifyFailed as u8 })
+        let ok = reports.iter().all(|report| report.ok);
+        Ok(if ok { 0 } else { Reason::VerifyFailed as u8 })
     }
 }
 
@@ -78,7 +78,7 @@ pub struct Report {
     /// Name of the run in the `run.json` of the first host.
     pub run_id: Option<String>,
     /// Whether there are no problems.
-    pub well: bool,
+    pub ok: bool,
     /// Hosts with a `run.json` or rows.
     pub hosts: BTreeMap<String, HostReport>,
     /// Tables with rows or journals.
@@ -140,7 +140,7 @@ fn verify_at(name: &Path, trust: TrustOption) -> Result<Report, Failure> {
     let mut report = report.map_err(|error| no_run(&run, &error))?;
     report.path = run.name;
     report.problems.splice(0..0, run.problems);
-    report.well = report.problems.is_empty();
+    report.ok = report.problems.is_empty();
     Ok(report)
 }
 
@@ -171,7 +171,7 @@ pub fn verify(path: &Path, trust: Trust) -> io::Result<Report> {
     report.columns(&contents);
     report.hosts(&manifests, &contents);
     report.sums(&manifests, &contents);
-    report.well = report.problems.is_empty();
+    report.ok = report.problems.is_empty();
     Ok(report)
 }
 

@@ -70,8 +70,8 @@ fn whole() -> (TempDir, PathBuf) {
 
 fn problems(run: &Path) -> Vec<String> {
     let report = verify(run, Trust::Own).unwrap();
-    assert_eq!(report.well, report.problems.is_empty());
-    assert!(report.text().contains(if report.well {
+    assert_eq!(report.ok, report.problems.is_empty());
+    assert!(report.text().contains(if report.ok {
         "\nall is well"
     } else {
         "not all is well"

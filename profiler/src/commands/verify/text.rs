@@ -60,7 +60,7 @@ impl Report {
         }
         shown(&mut text, "note", &self.notes);
         shown(&mut text, "problem", &self.problems);
-        let verdict = if self.well {
+        let verdict = if self.ok {
             "all is well"
         } else {
             "not all is well"

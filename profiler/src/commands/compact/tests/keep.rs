@@ -452,7 +452,7 @@ fn compacted_files_are_verified_as_a_whole() {
     problem("missing, with rows of");
     problem("instead of");
     fs::write(&files[0], good).unwrap();
-    assert!(verified().well);
+    assert!(verified().ok);
     fs::write(
         compacted.join("commit.json"),
         r#"{"table":"tasks","files":[],"removed":[],"runs":{}}"#,
