@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, path::Path, process::Command};
 
 use e2e::{
-    runs::{Profiler, wait_until},
+    runs::{Finished, Profiler, wait_until},
     setting,
 };
 use serde_json::{Value, json};
@@ -130,18 +130,12 @@ fn add_command(path: &[&str], found: &mut BTreeSet<String>) {
 
 /// The names that a message about an unknown one lists.
 fn listed(message: &str) -> Vec<String> {
-    match message.split_once("; settings are ") {
-        Some((_, names)) => names.trim().split(", ").map(str::to_owned).collect(),
-        None => {
-            let expected = message.split("expected ").nth(1).expect("names");
-            expected
-                .split('`')
-                .skip(1)
-                .step_by(2)
-                .map(str::to_owned)
-                .collect()
-        }
+    if let Some((_, names)) = message.split_once("; settings are ") {
+        return names.trim().split(", ").map(str::to_owned).collect();
     }
+    let expected = message.split("expected ").nth(1).expect("names");
+    let names = expected.split('`').skip(1).step_by(2);
+    names.map(str::to_owned).collect()
 }
 
 /// Adds the settings of configuration files.
@@ -270,7 +264,7 @@ fn stable_names(schema: &Value) -> BTreeSet<String> {
         profiler.command(&["sleep", "0.5"]).finish()
     };
     let runs = [record(), record()];
-    let [first, second] = [&runs[0], &runs[1]].map(|finished| finished.dataset());
+    let [first, second] = [&runs[0], &runs[1]].map(Finished::dataset);
     let [a, b] = [&first, &second].map(|data| data.path().to_str().expect("UTF-8"));
     let document = |args: &[&str]| -> Value {
         serde_json::from_str(&profiler(args).0).unwrap_or_else(|error| panic!("{args:?}: {error}"))
@@ -334,8 +328,8 @@ fn stable_names_change_only_with_the_version() {
         "breaking: raise SCHEMA_VERSION, or restore\n{removed}"
     );
     if std::env::var_os("PROFILER_WRITE_GOLDEN").is_some() {
-        let text: String = found.iter().map(|name| format!("{name}\n")).collect();
-        std::fs::write(&path, text).expect("written");
+        let names: Vec<&str> = found.iter().map(String::as_str).collect();
+        std::fs::write(&path, names.join("\n") + "\n").expect("written");
         return;
     }
     let added = list(&found, &known);

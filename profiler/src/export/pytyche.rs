@@ -304,7 +304,7 @@ impl Gpu {
             memory_clock,
         ] = self.values;
         let whole = |value: f64| text(value, |value| format!("{value:.0}"), "[N/A]");
-        let power = text(power, |value| format!("{:.2}", value), "[N/A]");
+        let power = text(power, |value| format!("{value:.2}"), "[N/A]");
         format!(
             "{}, {}, {}, {}, {}, {power}, {}, {}, {}, {}, {}\n",
             clock::local(self.ts),
