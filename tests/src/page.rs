@@ -138,7 +138,9 @@ fn pages_in(directory: &str) -> Vec<String> {
     let entries = fs::read_dir(root().join(directory)).expect("a directory");
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
     let paths = names.map(|name| format!("{directory}/{}", name.expect("UTF-8")));
-    paths.filter(|path| path.ends_with(".md")).collect()
+    paths
+        .filter(|path| Path::new(path).extension().is_some_and(|end| end == "md"))
+        .collect()
 }
 
 /// The words behind a program in the commands of a line.

@@ -184,10 +184,7 @@ const DISK: DeviceKind = DeviceKind {
     plots: &[
         ("disk_read", "Disk reads (node)"),
         ("disk_write", "Disk writes (node)"),
-        (
-            "disk_busy",
-            "Disk utilization (%util of iostat)",
-        ),
+        ("disk_busy", "Disk utilization (%util of iostat)"),
     ],
     with_idle: false,
 };
@@ -197,14 +194,8 @@ const MOUNT: DeviceKind = DeviceKind {
     column: "mount",
     figures: BY_MOUNT,
     plots: &[
-        (
-            "mount_read",
-            "File reads by mount",
-        ),
-        (
-            "mount_write",
-            "File writes by mount",
-        ),
+        ("mount_read", "File reads by mount"),
+        ("mount_write", "File writes by mount"),
     ],
     with_idle: false,
 };
@@ -214,14 +205,8 @@ const ADAPTER: DeviceKind = DeviceKind {
     column: "device",
     figures: BY_ADAPTER,
     plots: &[
-        (
-            "adapter_rx",
-            "Fabric receive throughput",
-        ),
-        (
-            "adapter_tx",
-            "Fabric send throughput",
-        ),
+        ("adapter_rx", "Fabric receive throughput"),
+        ("adapter_tx", "Fabric send throughput"),
     ],
     with_idle: false,
 };
@@ -239,10 +224,7 @@ const INTERFACE: DeviceKind = DeviceKind {
     column: "device",
     figures: BY_INTERFACE,
     plots: &[
-        (
-            "interface_rx",
-            "Interface receive throughput (node)",
-        ),
+        ("interface_rx", "Interface receive throughput (node)"),
         ("interface_tx", "Interface send throughput (node)"),
     ],
     with_idle: false,
@@ -327,10 +309,7 @@ pub const TOPICS: &[Topic] = &[
         id: "cpu",
         latencies: &[
             ("runqueue", "Run-queue latency"),
-            (
-                "wakeup",
-                "Latency from wakeup to running",
-            ),
+            ("wakeup", "Latency from wakeup to running"),
         ],
         title: "CPUs of the node",
         plots: &[
@@ -417,11 +396,7 @@ pub const TOPICS: &[Topic] = &[
                     ("for I/O", "psi_io"),
                 ],
             ),
-            lines(
-                "bandwidth",
-                "Memory bandwidth",
-                &[("node", "mem_bw")],
-            ),
+            lines("bandwidth", "Memory bandwidth", &[("node", "mem_bw")]),
             lines(
                 "numa",
                 "Memory reads by locality (NUMA)",
@@ -440,10 +415,7 @@ pub const TOPICS: &[Topic] = &[
             ("file_read", "File read latency"),
             ("file_write", "File write latency"),
             ("fsync", "fsync latency"),
-            (
-                "block_queue",
-                "Block queue time",
-            ),
+            ("block_queue", "Block queue time"),
             ("block_read", "Block read latency"),
             ("block_write", "Block write latency"),
             ("block_flush", "Block flush latency"),
@@ -478,10 +450,7 @@ pub const TOPICS: &[Topic] = &[
         devices: &[&INTERFACE, &ADAPTER],
         latencies: &[
             ("tcp_rtt", "TCP round-trip time"),
-            (
-                "tcp_connect",
-                "TCP connect latency",
-            ),
+            ("tcp_connect", "TCP connect latency"),
         ],
         title: "Network",
         plots: &[

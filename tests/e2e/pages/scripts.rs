@@ -220,10 +220,8 @@ impl Sandbox {
 /// The lines of a script that run here.
 fn lines(script: &str) -> String {
     let lines = script.replace("\\\n", " ");
-    let lines = lines
-        .lines()
-        .filter(|line| !NOT_RUN.iter().any(|(text, _)| line.contains(text)));
-    lines.map(|line| format!("{line}\n")).collect()
+    let runs = |line: &&str| !NOT_RUN.iter().any(|(text, _)| line.contains(text));
+    lines.lines().filter(runs).collect::<Vec<_>>().join("\n")
 }
 
 /// Packages of Python that the tests of this tier do not have.
@@ -278,14 +276,10 @@ fn check(path: &str) {
     }
     for query in page.programs("sql") {
         // Paths of runs, or the views of a run.
-        let directory = match query.contains("'profiles/") || query.contains("'RUN/") {
-            true => ".",
-            false => "profiles/run",
-        };
-        let init = if directory == "." {
-            "/dev/null"
+        let (directory, init) = if query.contains("'profiles/") || query.contains("'RUN/") {
+            (".", "/dev/null")
         } else {
-            "views.sql"
+            ("profiles/run", "views.sql")
         };
         run(&format!(
             "cd {directory}; duckdb -init {init} << 'END'\n{query}\nEND"

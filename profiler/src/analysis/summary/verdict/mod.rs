@@ -393,7 +393,10 @@ mod tests {
         let documentation = include_str!("../../../../../docs/summaries.md");
         let rows = RULES.map(|rule| format!("| {} | {} |\n", rule.name, rule.condition));
         for row in &rows {
-            assert!(documentation.contains(row), "docs/summaries.md without {row}");
+            assert!(
+                documentation.contains(row),
+                "docs/summaries.md without {row}"
+            );
         }
         let table = documentation.split("| name | rule |\n|---|---|\n").nth(1);
         let documented = table.expect("a table").lines();
