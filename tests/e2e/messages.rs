@@ -41,6 +41,166 @@ fn record(directory: &Path, out: &str, id: &str) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+/// The run that cases read.
+const RUN: &str = "profiles/one";
+
+/// Arguments, exit code, and texts of the error.
+type Case = (&'static [&'static str], i32, &'static [&'static str]);
+
+const CASES: &[Case] = &[
+    (
+        &["run", "-o", "/proc/x", "--node", "-d", "100ms"],
+        OUTPUT,
+        &["cannot create output directory /proc/x: No such file or directory; use --out DIR\n"],
+    ),
+    (
+        &["run", "-o", "file/x", "--node", "-d", "100ms"],
+        OUTPUT,
+        &["cannot create output directory ", "; use --out DIR\n"],
+    ),
+    (
+        &["run", "--log", "/proc/x/log", "--node", "-d", "100ms"],
+        OUTPUT,
+        &["cannot open log /proc/x/log", "; use --log FILE\n"],
+    ),
+    (
+        &["run", "--config", "absent.toml", "--node", "-d", "100ms"],
+        USAGE,
+        &["cannot read settings absent.toml: No such file or directory\n"],
+    ),
+    (
+        &["run", "--config", "broken.toml", "--node", "-d", "100ms"],
+        USAGE,
+        &["broken.toml: line 1: unknown setting `intervall`; settings are interval, "],
+    ),
+    (
+        &["run", "--perfevents", "absent", "--node", "-d", "100ms"],
+        USAGE,
+        &["--perfevents absent: ", "No such file or directory"],
+    ),
+    (
+        &["run", "--pid", "4194304"],
+        TARGET,
+        &["no process 4194304 (already exited?)\n"],
+    ),
+    (
+        &["run", "--job", "--scheduler", "slurm"],
+        USAGE,
+        &["not inside a batch job; use --job ID\n"],
+    ),
+    (
+        &["summary", "absent"],
+        TARGET,
+        &["cannot read run absent: No such file or directory\n"],
+    ),
+    (
+        &["summary", "profiles"],
+        TARGET,
+        &[
+            "cannot read run profiles: not the directory of a run",
+            "; runs below it: profiles/one\n",
+        ],
+    ),
+    (
+        &["verify", "."],
+        TARGET,
+        &[
+            "cannot read run .: not the directory of a run",
+            "; runs below it: ./profiles/one\n",
+        ],
+    ),
+    (
+        &["report", "file"],
+        TARGET,
+        &["cannot read run file: Not a directory\n"],
+    ),
+    (
+        &["report", RUN, "-o", "absent/report.html"],
+        OUTPUT,
+        &["cannot write absent/report.html: No such file or directory\n"],
+    ),
+    (
+        &["compare", "absent", "--", RUN],
+        TARGET,
+        &["cannot read run absent: "],
+    ),
+    (
+        &["compare", RUN, "--", RUN, "-o", "x"],
+        USAGE,
+        &["-o: options come before `--`\n"],
+    ),
+    (
+        &["compare", RUN, "--", RUN, "--fail-on", "cpu_s>5%"],
+        USAGE,
+        &["--fail-on: options come before `--`\n"],
+    ),
+    (
+        &["compare", "--fail-on", "cpus>5", RUN, "--", RUN],
+        USAGE,
+        &["`cpus>5` is not a threshold", "; figures are cpu_s, "],
+    ),
+    (
+        &["export", "csv", "absent", "-o", "x"],
+        TARGET,
+        &["cannot read run absent: "],
+    ),
+    (
+        &["export", "perfmon", RUN, "-o", "-"],
+        USAGE,
+        &["this format has several files: use -o DIRECTORY\n"],
+    ),
+    (
+        &["export", "pytyche", RUN, "-o", "-"],
+        USAGE,
+        &["this format has several files: use -o DIRECTORY\n"],
+    ),
+    (
+        &["export", "csv", RUN, "-o", "-"],
+        USAGE,
+        &["add --table NAME\n"],
+    ),
+    (
+        &["export", "json", RUN, "--table", "run", "-o", "absent/x"],
+        OUTPUT,
+        &["cannot write absent/x: No such file or directory\n"],
+    ),
+    (
+        &["import", "flowcept", "absent", "-o", "new"],
+        TARGET,
+        &["cannot read absent: No such file or directory\n"],
+    ),
+    (
+        &["recover", "profiles"],
+        TARGET,
+        &["profiles: not a run directory: no run.json; a run below it: profiles/one\n"],
+    ),
+    (
+        &["compact", "absent"],
+        TARGET,
+        &["cannot compact absent: No such file or directory\n"],
+    ),
+    (
+        &["upload", "absent", "--to", "s3://bucket/x"],
+        TARGET,
+        &["cannot read absent: No such file or directory\n"],
+    ),
+    (
+        &["ceilings", "-o", "file"],
+        OUTPUT,
+        &["file exists and is not a file of ceilings; choose another --output\n"],
+    ),
+    (
+        &["man", "--all", "/proc/x"],
+        OUTPUT,
+        &["cannot write /proc/x", "No such file or directory"],
+    ),
+    (
+        &["mark", "--strict", "--socket", "absent", "event", "x"],
+        TARGET,
+        &["absent"],
+    ),
+];
+
 #[test]
 fn errors_tell_what_was_attempted_and_what_helps() {
     let directory = TempDir::new().expect("a directory");
@@ -48,161 +208,7 @@ fn errors_tell_what_was_attempted_and_what_helps() {
     record(directory, "profiles", "one");
     fs::write(directory.join("file"), "no run").expect("written");
     fs::write(directory.join("broken.toml"), "intervall = '1s'").expect("written");
-    let run = "profiles/one";
-    let cases: &[(&[&str], i32, &[&str])] = &[
-        (
-            &["run", "-o", "/proc/x", "--node", "-d", "100ms"],
-            OUTPUT,
-            &["cannot create output directory /proc/x: No such file or directory; use --out DIR\n"],
-        ),
-        (
-            &["run", "-o", "file/x", "--node", "-d", "100ms"],
-            OUTPUT,
-            &["cannot create output directory ", "; use --out DIR\n"],
-        ),
-        (
-            &["run", "--log", "/proc/x/log", "--node", "-d", "100ms"],
-            OUTPUT,
-            &["cannot open log /proc/x/log", "; use --log FILE\n"],
-        ),
-        (
-            &["run", "--config", "absent.toml", "--node", "-d", "100ms"],
-            USAGE,
-            &["cannot read settings absent.toml: No such file or directory\n"],
-        ),
-        (
-            &["run", "--config", "broken.toml", "--node", "-d", "100ms"],
-            USAGE,
-            &["broken.toml: line 1: unknown setting `intervall`; settings are interval, "],
-        ),
-        (
-            &["run", "--perfevents", "absent", "--node", "-d", "100ms"],
-            USAGE,
-            &["--perfevents absent: ", "No such file or directory"],
-        ),
-        (
-            &["run", "--pid", "4194304"],
-            TARGET,
-            &["no process 4194304 (already exited?)\n"],
-        ),
-        (
-            &["run", "--job", "--scheduler", "slurm"],
-            USAGE,
-            &["not inside a batch job; use --job ID\n"],
-        ),
-        (
-            &["summary", "absent"],
-            TARGET,
-            &["cannot read run absent: No such file or directory\n"],
-        ),
-        (
-            &["summary", "profiles"],
-            TARGET,
-            &[
-                "cannot read run profiles: not the directory of a run",
-                "; runs below it: profiles/one\n",
-            ],
-        ),
-        (
-            &["verify", "."],
-            TARGET,
-            &[
-                "cannot read run .: not the directory of a run",
-                "; runs below it: ./profiles/one\n",
-            ],
-        ),
-        (
-            &["report", "file"],
-            TARGET,
-            &["cannot read run file: Not a directory\n"],
-        ),
-        (
-            &["report", run, "-o", "absent/report.html"],
-            OUTPUT,
-            &["cannot write absent/report.html: No such file or directory\n"],
-        ),
-        (
-            &["compare", "absent", "--", run],
-            TARGET,
-            &["cannot read run absent: "],
-        ),
-        (
-            &["compare", run, "--", run, "-o", "x"],
-            USAGE,
-            &["-o: options come before `--`\n"],
-        ),
-        (
-            &["compare", run, "--", run, "--fail-on", "cpu_s>5%"],
-            USAGE,
-            &["--fail-on: options come before `--`\n"],
-        ),
-        (
-            &["compare", "--fail-on", "cpus>5", run, "--", run],
-            USAGE,
-            &["`cpus>5` is not a threshold", "; figures are cpu_s, "],
-        ),
-        (
-            &["export", "csv", "absent", "-o", "x"],
-            TARGET,
-            &["cannot read run absent: "],
-        ),
-        (
-            &["export", "perfmon", run, "-o", "-"],
-            USAGE,
-            &["this format has several files: use -o DIRECTORY\n"],
-        ),
-        (
-            &["export", "pytyche", run, "-o", "-"],
-            USAGE,
-            &["this format has several files: use -o DIRECTORY\n"],
-        ),
-        (
-            &["export", "csv", run, "-o", "-"],
-            USAGE,
-            &["add --table NAME\n"],
-        ),
-        (
-            &["export", "json", run, "--table", "run", "-o", "absent/x"],
-            OUTPUT,
-            &["cannot write absent/x: No such file or directory\n"],
-        ),
-        (
-            &["import", "flowcept", "absent", "-o", "new"],
-            TARGET,
-            &["cannot read absent: No such file or directory\n"],
-        ),
-        (
-            &["recover", "profiles"],
-            TARGET,
-            &["profiles: not a run directory: no run.json; a run below it: profiles/one\n"],
-        ),
-        (
-            &["compact", "absent"],
-            TARGET,
-            &["cannot compact absent: No such file or directory\n"],
-        ),
-        (
-            &["upload", "absent", "--to", "s3://bucket/x"],
-            TARGET,
-            &["cannot read absent: No such file or directory\n"],
-        ),
-        (
-            &["ceilings", "-o", "file"],
-            OUTPUT,
-            &["file exists and is not a file of ceilings; choose another --output\n"],
-        ),
-        (
-            &["man", "--all", "/proc/x"],
-            OUTPUT,
-            &["cannot write /proc/x", "No such file or directory"],
-        ),
-        (
-            &["mark", "--strict", "--socket", "absent", "event", "x"],
-            TARGET,
-            &["absent"],
-        ),
-    ];
-    for (arguments, code, expected) in cases {
+    for (arguments, code, expected) in CASES {
         let output = profiler(directory, arguments);
         let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
         assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {stderr}");
