@@ -127,6 +127,12 @@ fn waiting_is_reported() {
         .finish();
     assert_eq!(refused.code(), TARGET, "{}", refused.stderr);
     let mut lines = refused.stderr.lines();
+    // At once, not when the wait is over.
+    let first = lines.next().unwrap_or_default();
+    assert!(
+        first.starts_with("profiler: cannot query Slurm about job 4000017: "),
+        "{first}"
+    );
     assert_eq!(
         lines.next(),
         Some("profiler: waiting for job 4000017 (Slurm) on this node: 2 of 3 s (--wait)")
@@ -161,7 +167,7 @@ fn invalid_job_ids_are_rejected() {
     let refused = profiler().args(["--job", "4000013"]).finish();
     refused.assert_refused(USAGE, "select it with --scheduler");
     let refused = profiler().args(["--job", "--scheduler", "pbs"]).finish();
-    refused.assert_refused(USAGE, "give its id");
+    refused.assert_refused(USAGE, "use --job ID");
 }
 
 #[test]

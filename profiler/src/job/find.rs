@@ -64,6 +64,7 @@ pub fn find(
         unrecognized: BTreeSet::new(),
         notes: Vec::new(),
         unanswered: None,
+        wait: request.wait,
         report: &report,
     };
     let begin = Instant::now();
@@ -121,6 +122,8 @@ struct Search<'a> {
     notes: Vec<String>,
     /// Why the scheduler was not queried again.
     unanswered: Option<String>,
+    /// How long a process of the job is waited for.
+    wait: Duration,
     report: &'a dyn Fn(&str),
 }
 
@@ -227,11 +230,11 @@ impl Search<'_> {
             }
             Err(error) => {
                 self.can_query = false;
-                // At once: the wait for its processes can be long.
-                (self.report)(&format!(
-                    "cannot query {scheduler} about job {id}: {error}; searching for its processes"
-                ));
                 let note = format!("cannot query {scheduler} about job {id}: {error}");
+                // At once if the wait for its processes is long.
+                if self.wait >= FIRST_REPORT {
+                    (self.report)(&format!("{note}; searching for its processes"));
+                }
                 self.unanswered = Some(note);
             }
         }
