@@ -392,7 +392,7 @@ fn ranks(calls: [f64; 2], totals: bool) -> Summary {
         let pid = 10 + rank;
         let mark = |region: u32, name: &str, op: &str, attributes: Value| {
             json!({
-                "region": 10 * rank + region,
+                "region_id": 10 * rank + region,
                 "name": name,
                 "op": op,
                 "kind": "mpi",

@@ -114,6 +114,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::schema::SCHEMA_VERSION;
 
     fn write_in(out: &TempDir) {
         let directory = Directory::open(out.path(), None).unwrap();
@@ -133,10 +134,11 @@ mod tests {
         for text in &ours {
             assert!(text.contains(&edition), "{text}");
         }
-        for (other, stays) in [("schema 2", false), ("schema 3", true), ("schema 99", true)] {
-            let changed = ours.clone().map(|text| {
-                text.replace("schema 3, ", &format!("{other}, ")) + &" ".repeat(usize::from(stays))
-            });
+        let own = format!("schema {SCHEMA_VERSION}, ");
+        for (other, stays) in [("schema 2, ", false), (&own, true), ("schema 99, ", true)] {
+            let changed = ours
+                .clone()
+                .map(|text| text.replace(&own, other) + &" ".repeat(usize::from(stays)));
             for (name, text) in [SCHEMA_FILE, README_FILE].iter().zip(&changed) {
                 fs::write(out.path().join(name), text.trim_end().to_owned() + "\n").unwrap();
             }
@@ -205,7 +207,7 @@ mod tests {
             out.path().join(SCHEMA_FILE),
             format!(
                 "{{\"edition\": \"{}\"}}",
-                old.replace("schema 3", "schema 1")
+                old.replace(&format!("schema {SCHEMA_VERSION}"), "schema 1")
             ),
         )
         .unwrap();
