@@ -433,7 +433,7 @@ fn differences_of_settings_come_first() {
     let at = |text: &str, what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
     assert!(at(&text, "interval") < at(&text, "cpu_s"), "{text}");
     assert!(
-        text.contains("One run each: whether a difference is more than chance cannot be tested."),
+        text.contains("One run each: significance cannot be tested."),
         "{text}"
     );
     let (code, _, stderr) = compare(&["--fail-on", "cpu_s>+5%"], &[&a], &[&b]);

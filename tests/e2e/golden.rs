@@ -69,17 +69,22 @@ fn tables_and_columns() {
     check("schema.txt", &text);
 }
 
+/// The subcommands.
+pub fn commands() -> Vec<String> {
+    let (page, _) = profiler(&["man"]);
+    let names = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("profiler\\-")?.strip_suffix("(1)"));
+    let commands: Vec<_> = names.map(str::to_owned).collect();
+    assert!(commands.len() > 12, "{commands:?}");
+    commands
+}
+
 #[test]
 fn options() {
-    let (page, _) = profiler(&["man"]);
-    let commands: Vec<&str> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("profiler\\-")?.strip_suffix("(1)"))
-        .collect();
-    assert!(commands.len() > 12, "{commands:?}");
     let mut text = String::new();
-    for command in commands {
-        let (help, code) = profiler(&[command, "--help"]);
+    for command in commands() {
+        let (help, code) = profiler(&[&command, "--help"]);
         assert_eq!(code, 0, "{command}");
         let usage = help.lines().find(|line| line.starts_with("Usage: "));
         writeln!(text, "{}", usage.expect("a usage")).expect("memory");

@@ -174,7 +174,7 @@ fn log_file_is_opened_again() {
     fs::rename(&log, away.join("n.log")).expect("renamed");
     fs::create_dir(&log).expect("made");
     running.signal(Signal::HUP);
-    wait_until("the error", || has(&away.join("n.log"), "profiler: --log "));
+    wait_until("the error", || has(&away.join("n.log"), "cannot open log "));
     running.interrupt().dataset().assert_complete();
     assert!(has(&away.join("n.log"), " dataset "));
     assert!(!has(&rotated, "reloaded"));

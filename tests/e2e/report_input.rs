@@ -123,7 +123,7 @@ fn a_run_without_rows_says_so() {
     let (html, text) = shown(&run);
     assert!(html.contains("No process was recorded"), "{html}");
     assert!(!html.contains("<figure"), "{html}");
-    assert!(html.contains("Not known: "), "{html}");
+    assert!(html.contains("No bottleneck found: "), "{html}");
     assert!(text.contains("No process was recorded"), "{text}");
 }
 

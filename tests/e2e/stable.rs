@@ -10,7 +10,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-use crate::golden::profiler;
+use crate::golden::{commands, profiler};
 
 /// Hidden aliases of options, each with a value that is invalid: the program reports the value, not
 /// the option.
@@ -229,16 +229,8 @@ marks.sendto(json.dumps(mark).encode(), os.environ["PROFILER_SOCKET"])
 fn stable_names(schema: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     add_schema(schema, &mut found);
-    let (help, _) = profiler(&["--help"]);
-    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    for line in commands.take_while(|line| !line.is_empty()) {
-        let name = line
-            .strip_prefix("  ")
-            .filter(|line| !line.starts_with(' '));
-        let name = name.map(|line| line.split(' ').next().expect("a word"));
-        if let Some(name) = name.filter(|name| *name != "help") {
-            add_command(&[name], &mut found);
-        }
+    for command in commands() {
+        add_command(&[&command], &mut found);
     }
     for (command, alias) in ALIASES {
         let output = Command::new(setting("PROFILER_BIN"))

@@ -285,7 +285,9 @@ fn users_see_the_service() {
         second,
         (
             Some(5),
-            format!("profiler: {socket}: a service is running there\n")
+            format!(
+                "profiler: cannot listen at {socket}: a service is running there; use --socket PATH\n"
+            )
         )
     );
     service.signal(Signal::TERM);

@@ -159,7 +159,7 @@ fn quiet_node_has_no_verdict() {
     );
     let html = profiler(&["report", "-o", "-", &run]);
     assert!(
-        html.contains("Not known: no resource was used so much"),
+        html.contains("No bottleneck found: no rule matched."),
         "{html}"
     );
 }
@@ -201,7 +201,7 @@ fn page_cache() {
 }
 
 /// The receiver drops every tenth segment, with a filter on its socket that the kernel runs. It ends
-/// when enough segments were sent again, or none of many.
+/// when enough segments were retransmitted, or none of many.
 const LOSSY: &str = "import ctypes, socket, struct, threading, time
 listener = socket.create_server((\"127.0.0.1\", 0))
 sender = socket.create_connection(listener.getsockname())

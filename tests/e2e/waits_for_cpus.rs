@@ -86,7 +86,7 @@ fn a_quota() {
     let text = assert_cause(&run, "CPU quota");
     assert!(text.contains(" periods: "), "{text}");
     let data = Dataset::new(run.into());
-    let rows: Vec<(String, f64)> = data.rows("SELECT DISTINCT cgroup, quota FROM throttle");
+    let rows: Vec<(String, f64)> = data.rows("SELECT DISTINCT cgroup, quota_cpus FROM throttle");
     assert_eq!(rows, [(cgroup, 1.0 / 3.0)]);
 }
 

@@ -80,7 +80,7 @@ impl Dataset {
             .sum()
     }
 
-    /// What bounds the run according to `profiler summary`, the finding that explains most first.
+    /// The findings of `profiler summary`, the one that explains most first.
     pub fn findings(&self) -> Vec<Value> {
         let findings = self.summary()["findings"].clone();
         findings.as_array().expect("a list").clone()

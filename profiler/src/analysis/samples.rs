@@ -89,7 +89,7 @@ impl Sample {
         }
     }
 
-    /// Adds the sample that follows: increases are added up, other values averaged. `over_time` has an
+    /// Adds the sample that follows: counters are summed, gauges time-averaged. `over_time` has an
     /// entry for each value.
     pub fn append(&mut self, over_time: &[OverTime], next: &Self) {
         let seconds = self.seconds + next.seconds;

@@ -118,7 +118,7 @@ fn one_run_of_each_is_not_judged() {
     }
     let text = page(&comparison).text();
     assert!(
-        text.contains("One run each: whether a difference is more than chance cannot be tested.")
+        text.contains("One run each: significance cannot be tested.")
     );
     let line = text
         .lines()

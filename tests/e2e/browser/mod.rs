@@ -243,7 +243,7 @@ fn run_without_rows_opens() {
         sections: &["verdict", "quality"],
         drawings: 0,
         tables: 0,
-        text: "Not known",
+        text: "No bottleneck found",
         is_interactive: true,
     };
     assert_opens(&report, &expected);

@@ -97,13 +97,16 @@ fn options(help: &str) -> BTreeSet<String> {
 
 /// First words of the lines of a help text that are subcommands; maybe others.
 fn subcommands(help: &str) -> BTreeSet<String> {
-    let Some((_, rest)) = help.split_once("Commands:\n") else {
-        return BTreeSet::new();
+    let lines = help.lines().take_while(|line| *line != "Options:");
+    let lines = lines.filter_map(|line| line.strip_prefix("  "));
+    let words = lines.filter_map(|line| line.split(' ').next());
+    let is_word = |word: &&str| {
+        !word.is_empty()
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
     };
-    let lines = rest.lines().take_while(|line| *line != "Options:");
-    let lines = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let words = lines.filter_map(|line| line.split_ascii_whitespace().next());
-    words.map(str::to_owned).collect()
+    words.filter(is_word).map(str::to_owned).collect()
 }
 
 #[test]

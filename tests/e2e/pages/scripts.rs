@@ -47,7 +47,7 @@ const NOT_RUN: [(&str, &str); 18] = [
 ];
 
 /// What a page assumes: programs, runs and files, by a script that makes them.
-const ASSUMED: [(&str, &str); 7] = [
+const ASSUMED: [(&str, &str); 9] = [
     (
         "docs/ci.md",
         "mkdir main change; cp solver main/bench; cp solver change/bench",
@@ -73,10 +73,18 @@ const ASSUMED: [(&str, &str); 7] = [
         "profiler run -q -d 1h --pid TARGET > /dev/null 2>&1 & until \"$PROFILER_BIN\" status; do sleep 0.1; done",
     ),
     (
-        "docs/reports.md",
-        "for run in RUN old-1 old-2 old-3 old-4 old-5 new-1 new-2 new-3 new-4 new-5; do
+        "docs/compare.md",
+        "for run in old-1 old-2 old-3 old-4 old-5 new-1 new-2 new-3 new-4 new-5; do
              profiler run -q -o . --run-id $run -- ./solver
-         done
+         done",
+    ),
+    (
+        "docs/reports.md",
+        "profiler run -q -o . --run-id RUN -- ./solver",
+    ),
+    (
+        "docs/summaries.md",
+        "profiler run -q -o . --run-id RUN -- ./solver
          profiler run -q --run-id 20261128T032746Z-node1-14710 -- ./solver",
     ),
     (
@@ -300,8 +308,10 @@ macro_rules! pages {
 pages! {
     readme: "README.md",
     ci: "docs/ci.md",
+    compare: "docs/compare.md",
     exports: "docs/exports.md",
     files: "docs/files.md",
+    first_report: "docs/first-report.md",
     io: "docs/io.md",
     jobs: "docs/jobs.md",
     many_nodes: "docs/many-nodes.md",
@@ -312,6 +322,8 @@ pages! {
     regions: "docs/regions.md",
     reports: "docs/reports.md",
     service: "docs/service.md",
+    summaries: "docs/summaries.md",
+    troubleshooting: "docs/troubleshooting.md",
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn received(pid: u32) -> u64 {
     bytes.map_or(0, |bytes| bytes.parse().expect("a number"))
 }
 
-/// TCP segments that were sent again in the network namespace of a process.
+/// TCP segments that were retransmitted in the network namespace of a process.
 fn resent(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/net/snmp")).expect("it lives");
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
@@ -167,7 +167,7 @@ fn retransmits_match_the_kernel() {
     cable
         .here
         .ip(&["addr", "del", "10.77.0.1/24", "dev", "cable"]);
-    wait_until("a segment is sent again", || resent(sender) > before);
+    wait_until("a segment is retransmitted", || resent(sender) > before);
     cable
         .here
         .ip(&["addr", "add", "10.77.0.1/24", "dev", "cable"]);

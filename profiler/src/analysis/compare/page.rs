@@ -158,7 +158,7 @@ impl Comparison {
         let mut notes = Vec::new();
         if self.runs == [1, 1] {
             notes.push(
-                "One run each: whether a difference is more than chance cannot be tested. Record at least \
+                "One run each: significance cannot be tested. Record at least \
                  5 runs of each."
                     .to_owned(),
             );

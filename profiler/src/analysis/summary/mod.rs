@@ -198,7 +198,7 @@ impl Figures {
         self
     }
 
-    /// A figure; `None` if the data do not have it.
+    /// A figure; `None` if it is missing.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.known.get(name).copied()
     }

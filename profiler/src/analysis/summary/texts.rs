@@ -10,12 +10,12 @@ use crate::analysis::{
 };
 
 impl Figures {
-    /// A figure as text; [`NULL`] if the data do not have it.
+    /// A figure as text; [`NULL`] if it is missing.
     pub(super) fn text(&self, name: &str) -> String {
         self.known(name).unwrap_or_else(|| NULL.to_owned())
     }
 
-    /// A figure as text; `None` if the data do not have it.
+    /// A figure as text; `None` if it is missing.
     pub(super) fn known(&self, name: &str) -> Option<String> {
         let value = self.get(name)?;
         let least = self.coverage(name).map_or("", |_| "≥ ");

@@ -136,7 +136,7 @@ const RULES: [Rule; 18] = [
     },
     Rule {
         name: "network",
-        condition: "≥ 1 % of the TCP segments were sent again, and ≥ 10",
+        condition: "≥ 1 % of the TCP segments were retransmitted, and ≥ 10",
         hint: "Packets are lost: look for errors and drops of the interfaces in table netdev.",
         apply: network,
     },
@@ -225,7 +225,7 @@ fn network(of: &Evidence<'_>) -> Option<(String, f64)> {
     let share = again / segments.max(1.0);
     (share >= 0.01 && again >= 10.0).then(|| {
         let text = format!(
-            "{again:.0} of {segments:.0} TCP segments were sent again ({:.1} %).",
+            "{again:.0} of {segments:.0} TCP segments were retransmitted ({:.1} %).",
             100.0 * share
         );
         (text, 0.8)
