@@ -198,7 +198,7 @@ fn ticks(data: &Dataset) -> Vec<(Tick,)> {
     };
     let events = or_none(
         "perf_event",
-        "now() AS ts, 0.0 AS value, '' AS \"group\", '' AS event",
+        "now() AS ts, 0.0 AS \"count\", '' AS \"group\", '' AS event",
     );
     let metrics = or_none(
         "perf_metric",
