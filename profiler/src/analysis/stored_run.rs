@@ -256,8 +256,8 @@ impl StoredRun {
     }
 }
 
-/// Columns of the keys of keyed tables.
-const KEYS: &[&str] = &["pid", "start_ts", "region_id"];
+/// Columns of the keys of keyed tables; `region` before version 4 of the schema.
+const KEYS: &[&str] = &["pid", "start_ts", "region_id", "region"];
 
 /// Rows of the journals of a keyed table, in which a row replaces earlier ones with the same key.
 enum OpenRows {

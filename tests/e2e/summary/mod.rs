@@ -314,7 +314,7 @@ const MADE: [(&str, &[&str]); 6] = [
     ),
     (
         "process",
-        &["1.5 AS cpu_quota", "hash(pid) % 1000 AS memory_limit"],
+        &["1.5 AS quota_cpus", "hash(pid) % 1000 AS memory_limit"],
     ),
     (
         "timeline",

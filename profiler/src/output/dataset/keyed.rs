@@ -22,12 +22,17 @@ const SLACK: usize = 1024;
 pub type Key = (i64, i64);
 
 /// The second column of the key, and the column that is null while a row is open. A region also has
-/// the `start_ts` of its process, so its columns come first.
-const KINDS: [[&str; 2]; 2] = [["region_id", "region_end_ts"], ["start_ts", "end_ts"]];
+/// the `start_ts` of its process, so its columns come first; before version 4 of the schema, its
+/// number was `region`.
+const KINDS: [[&str; 2]; 3] = [
+    ["region_id", "region_end_ts"],
+    ["region", "region_end_ts"],
+    ["start_ts", "end_ts"],
+];
 
 fn kind(rows: &RecordBatch) -> [&'static str; 2] {
     let is = |[key, _]: &[&str; 2]| rows.column_by_name(key).is_some();
-    KINDS.into_iter().find(is).unwrap_or(KINDS[1])
+    KINDS.into_iter().find(is).unwrap_or(KINDS[2])
 }
 
 /// The last row of each key.
@@ -185,4 +190,40 @@ fn integers(column: &ArrayRef) -> Result<Vec<i64>, ArrowError> {
             )));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{TimestampMicrosecondArray, UInt32Array, UInt64Array};
+
+    use super::*;
+
+    /// Regions of a process have rows of their own, also in journals of former versions.
+    #[test]
+    fn regions_of_a_process_are_apart() {
+        for number in ["region_id", "region"] {
+            let rows = RecordBatch::try_from_iter([
+                (
+                    "pid",
+                    Arc::new(UInt32Array::from(vec![7, 7, 7])) as ArrayRef,
+                ),
+                (
+                    "start_ts",
+                    Arc::new(TimestampMicrosecondArray::from(vec![1, 1, 1])),
+                ),
+                (number, Arc::new(UInt64Array::from(vec![1, 2, 1]))),
+                (
+                    "region_end_ts",
+                    Arc::new(TimestampMicrosecondArray::from(vec![None, None, Some(3)])),
+                ),
+            ])
+            .unwrap();
+            let mut keyed = KeyedRows::new(rows.schema());
+            keyed.push(rows).unwrap();
+            assert_eq!(keyed.count(), 2, "{number}");
+            assert_eq!(keyed.take(false).unwrap().unwrap().num_rows(), 1);
+        }
+    }
 }

@@ -63,7 +63,8 @@ enum Rule {
 pub fn is_reducible(schema: &Schema, is_keyed: bool) -> bool {
     let is_time = |field: &Field| matches!(field.data_type(), DataType::Timestamp(..));
     !is_keyed
-        && schema.field_with_name("region_id").is_err()
+        // `region` before version 4 of the schema.
+        && ["region_id", "region"].iter().all(|name| schema.field_with_name(name).is_err())
         && schema.field_with_name(INTERVAL).is_ok()
         && schema.field_with_name(TS).is_ok_and(is_time)
 }
