@@ -197,7 +197,7 @@ pub fn stop_file(config: &Config, found: Option<&job::FoundJob>) -> Option<StopP
     given.or_else(|| Some(StopPath::of_job(&found?.id)))
 }
 
-/// Refuses an `--stop-file` that marks the work as done, or is no regular file.
+/// Refuses a `--stop-file` that marks the work as done, or is no regular file.
 pub fn check_stop_file(config: &Config) -> Result<(), Failure> {
     let Some(path) = &config.settings.stop_file else {
         return Ok(());
