@@ -242,6 +242,7 @@ fn stable_names(schema: &Value) -> BTreeSet<String> {
             found.insert(format!("alias {command} {alias}"));
         }
     }
+    let (help, _) = profiler(&["--help"]);
     let exit_codes = help.split("Exit codes: ").nth(1).expect("exit codes");
     let exit_codes = exit_codes.split_whitespace().collect::<Vec<_>>().join(" ");
     for code in exit_codes.trim_end_matches('.').split(", ") {

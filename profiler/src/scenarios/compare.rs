@@ -117,9 +117,7 @@ fn one_run_of_each_is_not_judged() {
         );
     }
     let text = page(&comparison).text();
-    assert!(
-        text.contains("One run each: significance cannot be tested.")
-    );
+    assert!(text.contains("One run each: significance cannot be tested."));
     let line = text
         .lines()
         .find(|line| line.ends_with(" cpu_s"))
