@@ -85,7 +85,7 @@ const ASSUMED: [(&str, &str); 9] = [
     (
         "docs/summaries.md",
         "profiler run -q -o . --run-id RUN -- ./solver
-         profiler run -q --run-id 20261128T032746Z-node1-14710 -- ./solver",
+         profiler run -q --run-id 20261129T025539Z-node1-28929 -- ./solver",
     ),
     (
         "docs/many-nodes.md",
