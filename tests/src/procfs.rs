@@ -127,6 +127,18 @@ pub fn state(directory: impl AsRef<Path>) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// CPU time of a process and of the descendants it has waited for.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let fields = fields.split(' ').skip(11).take(4);
+    let ticks: u64 = fields
+        .map(|ticks| ticks.parse::<u64>().expect("ticks"))
+        .sum();
+    Duration::from_secs(ticks)
+        / u32::try_from(rustix::param::clock_ticks_per_second()).expect("100")
+}
+
 /// Whether a process has ended: it is a zombie, or has no entry.
 pub fn has_ended(pid: u32) -> bool {
     matches!(state(format!("/proc/{pid}")), None | Some('Z'))

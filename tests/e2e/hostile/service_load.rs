@@ -9,7 +9,7 @@ use std::{
 };
 
 use e2e::{
-    procfs::children,
+    procfs::{children, cpu_time},
     runs::{ProcessGroup, wait_until},
     service_client::{ACCEPTED, Client, REFUSED, REQUEST, frame, request},
 };
@@ -195,18 +195,6 @@ fn large_requests_are_refused_with_a_short_log() {
     // The first ones are known.
     let first = format!("profiler: user {ALICE}: request: a message of ");
     assert!(log.contains(&first), "{log}");
-}
-
-/// CPU time of a process and of the descendants it has waited for.
-fn cpu_time(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
-    let (_, fields) = stat.rsplit_once(") ").expect("a name");
-    let fields = fields.split(' ').skip(11).take(4);
-    let ticks: u64 = fields
-        .map(|ticks| ticks.parse::<u64>().expect("ticks"))
-        .sum();
-    Duration::from_secs(ticks)
-        / u32::try_from(rustix::param::clock_ticks_per_second()).expect("100")
 }
 
 #[test]
