@@ -1,8 +1,9 @@
-"""Opens a report in headless Chromium and prints facts about it as JSON, without judging them.
+"""Opens a report or the manual in headless Chromium and prints facts about it as JSON, without judging them.
 
 browser.py page REPORT PREFIX   what loading, screenshots and printing gave; images are PREFIX-*.png
 browser.py use REPORT           what happens when a reader uses its controls
 browser.py device REPORT        what a click on the second GPU of a legend shows
+browser.py site INDEX WORDS     what a search of the manual finds, and the page of the first result
 browser.py pdf FILE             pages, size of the first one, and text of a PDF
 """
 
@@ -323,6 +324,20 @@ def device(browser):
     }
 
 
+def site(browser, words):
+    page, heard = browser.open()
+    contents = page.locator("#mdbook-sidebar a[href]").all_inner_texts()
+    page.locator("#mdbook-search-toggle").click()
+    page.locator("#mdbook-searchbar").fill(words)
+    results = page.locator("#mdbook-searchresults a")
+    results.first.wait_for()
+    found = results.all_inner_texts()
+    results.first.click()
+    page.wait_for_url("**/docs/**")
+    facts = {"contents": contents, "found": found, "heading": page.locator("main h1").inner_text()}
+    return facts | heard
+
+
 def pdf_facts(path):
     with pypdfium2.PdfDocument(path) as document:
         texts = [page.get_textpage().get_text_range() for page in document]
@@ -338,6 +353,8 @@ def main():
         browser = Browser(playwright, "file://" + os.path.abspath(report))
         if command == "page":
             facts = page_facts(browser, sys.argv[3])
+        elif command == "site":
+            facts = site(browser, sys.argv[3])
         else:
             facts = {"use": use, "device": device}[command](browser)
         browser.chromium.close()

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{print, print_json};
 use crate::{
     failure::Failure,
-    schema::{Column, SCHEMA_VERSION, Table, View, duckdb::type_name},
+    schema::{Column, SCHEMA_VERSION, Table, duckdb::type_name},
     sources::{REGISTRY, dataset_schema},
 };
 
@@ -44,33 +44,57 @@ impl Arguments {
 fn markdown() -> String {
     let mut text = format!(
         "# Metrics\n\n<!-- Made by `cargo xtask docs` from the declarations in profiler/src/sources: do not edit. -->\n\n\
-         Schema version {SCHEMA_VERSION}. A *counter* is the increase over `interval_ns`, a *gauge* the value at the tick, a *maximum* the greatest value of the interval; null means \"not \
-         available\", never 0. Types are DuckDB's; each column carries `unit`, `kind` and `help` in its Arrow field \
-         metadata. Every table also has the columns `run`, the name of the run, and `host`, which \
-         readers make from the path. Tables are listed by the source that fills them (`--source`).\n"
+         Schema version {SCHEMA_VERSION}. A *counter* is the increase over `interval_ns`, a *gauge* the value at the \
+         sample, a *maximum* the greatest value of the interval; null means \"not available\", never 0. Types are \
+         DuckDB's; each column carries `unit`, `kind` and `help` in its Arrow field metadata. Every table also has \
+         the columns `run`, the name of the run, and `host`, which readers make from the path. `--source` \
+         selects sources.\n\n\
+         | table or view | source | contents |\n|---|---|---|\n"
     );
-    let run = dataset_schema().tables_of_sources().iter();
-    for of in run.filter(|of| of.sources.is_empty()) {
-        text.push_str("\n## The run\n");
-        table(&mut text, of.table);
+    let mut sections = String::new();
+    let of_sources = dataset_schema().tables_of_sources();
+    for of in of_sources.iter().filter(|of| of.sources.is_empty()) {
+        entry(
+            &mut text,
+            "Table",
+            of.table.name,
+            &of.sources,
+            of.table.help,
+        );
+        sections.push_str("\n## The run\n");
+        table(&mut sections, of.table);
     }
     for spec in REGISTRY {
-        let _ = writeln!(text, "\n## Source `{}`: {}", spec.name, spec.help);
-        for of in spec.tables {
-            table(&mut text, of);
+        let _ = writeln!(sections, "\n## Source `{}`: {}", spec.name, spec.help);
+        for filled in spec.tables {
+            let of = of_sources.iter().find(|of| of.table.name == filled.name);
+            let sources = of.map_or(&[][..], |of| &of.sources[..]);
+            if sources.first() == Some(&spec.name) {
+                entry(&mut text, "Table", filled.name, sources, filled.help);
+                table(&mut sections, filled);
+            } else {
+                let name = filled.name;
+                let _ = writeln!(sections, "\nAlso fills [`{name}`](#table-{name}).");
+            }
         }
-        for View {
-            name,
-            help,
-            columns,
-            ..
-        } in spec.views
-        {
-            let _ = writeln!(text, "\n### View `{name}`\n\n{help}.\n");
-            rows(&mut text, columns().into_iter());
+        for view in spec.views {
+            entry(&mut text, "View", view.name, &[spec.name], view.help);
+            let _ = writeln!(sections, "\n### View `{}`\n\n{}.\n", view.name, view.help);
+            rows(&mut sections, (view.columns)().into_iter());
         }
     }
-    text
+    text + &sections
+}
+
+/// A line of the index: a link to the heading, the sources, and the description.
+fn entry(text: &mut String, kind: &str, name: &str, sources: &[&str], help: &str) {
+    let anchor = kind.to_lowercase();
+    let sources: Vec<_> = sources.iter().map(|source| format!("`{source}`")).collect();
+    let sources = sources.join(", ");
+    let _ = writeln!(
+        text,
+        "| [`{name}`](#{anchor}-{name}) | {sources} | {help} |"
+    );
 }
 
 fn table(text: &mut String, table: &Table) {

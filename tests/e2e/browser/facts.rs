@@ -184,3 +184,17 @@ pub struct DevicePlot {
     pub id: String,
     pub lines: Vec<String>,
 }
+
+/// The manual, after a search in it and a click on the first result.
+#[derive(Debug, Deserialize)]
+pub struct Site {
+    pub console: Vec<String>,
+    pub errors: Vec<String>,
+    pub requests: Vec<String>,
+    /// Titles in the table of contents.
+    pub contents: Vec<String>,
+    /// Titles of the results.
+    pub found: Vec<String>,
+    /// Heading of the page of the first result.
+    pub heading: String,
+}

@@ -1,8 +1,9 @@
-//! Reports in Chromium: loading, screenshots, paper, controls. `scripts/browser.py` drives the
+//! Reports and the manual in Chromium: loading, screenshots, paper, controls, search. `scripts/browser.py` drives the
 //! browser and prints facts; what they must be is here.
 
 mod controls;
 mod facts;
+mod manual;
 mod mlflow;
 mod perfetto;
 mod reports;

@@ -69,7 +69,7 @@ enum Tier {
     Lint,
     /// Licences, sources, duplicates and known vulnerabilities of the dependencies
     Deny,
-    /// Generated pages match the output of the program
+    /// Generated pages match the output of the program; links lead somewhere
     Docs,
     /// Event tables: consistency, and comparison with those of perf, libpfm4 and LIKWID
     Tables,
@@ -106,7 +106,7 @@ enum Tier {
     Python,
     /// Packages in a fresh Debian: installation, upgrade, removal; requires Debian's packages and root
     Packages,
-    /// Reports in a browser; requires Debian's Chromium and Python 3.11 or later
+    /// Reports and the manual in a browser; requires Debian's Chromium and Python 3.11 or later
     Browser,
     /// Parsers on inputs of libFuzzer, 20 seconds each; `PROFILER_FUZZ_SECONDS` changes the time
     Fuzz,

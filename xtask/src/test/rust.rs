@@ -19,7 +19,7 @@ use super::{
     queries::{self, QueryServer},
 };
 use crate::{
-    apt, bpf, fleet, python, shell,
+    apt, bpf, docs, fleet, python, shell,
     vm::{NEED_COUNTERS, NEED_DEVICES, NEED_HOTPLUG, NEED_SYSTEM},
     workspace::Workspace,
 };
@@ -236,6 +236,7 @@ pub fn browser(workspace: &Workspace, selection: Selection<'_>) -> Result<String
     apt::obtain(&[("chromium", "chromium")], "a browser that opens reports")?;
     python::BROWSER.obtain(workspace)?;
     python::MLFLOW.obtain(workspace)?;
+    docs::site(workspace)?;
     on_kernel(workspace, Tests::Browser, selection)
 }
 
@@ -297,7 +298,11 @@ fn on_kernel(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> R
             "PROFILER_TEST_SAMPLES",
             workspace.target.join("fleet/samples"),
         )
-        .env("PROFILER_TEST_OAR", workspace.target.join("oar"));
+        .env("PROFILER_TEST_OAR", workspace.target.join("oar"))
+        .env(
+            "PROFILER_TEST_SITE",
+            workspace.target.join("site/html/index.html"),
+        );
     let guard = shell::this_program()?;
     let sudo = if by_sudo {
         "sudo --preserve-env -- "

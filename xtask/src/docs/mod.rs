@@ -1,11 +1,18 @@
-//! Generated pages. Columns and options are described only in the code. The page of measurements
-//! reports whether the programs have changed since.
+//! The manual: generated pages, links, and the site. Columns and options are described only in the
+//! code. The page of measurements reports whether the programs have changed since.
+
+mod links;
+mod manual;
+mod site;
 
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
+use self::manual::Manual;
 use crate::{bench::overhead_page, bpf, shell, workspace::Workspace};
+
+pub use site::build as site;
 
 /// Pages and the arguments of `profiler` that print them.
 const PAGES: &[(&str, &[&str])] = &[("docs/metrics.md", &["schema", "--markdown"])];
@@ -13,12 +20,19 @@ const PAGES: &[(&str, &[&str])] = &[("docs/metrics.md", &["schema", "--markdown"
 /// `cargo xtask docs`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only check that the pages are up to date
+    /// Only check that the pages are up to date and that their links lead somewhere
     #[arg(long)]
     check: bool,
+    /// Build the site with search, as HTML below target/site, from the pages as they are
+    #[arg(long, conflicts_with = "check")]
+    site: bool,
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if args.site {
+        println!("{}", site(workspace)?.display());
+        return Ok(());
+    }
     bpf::build(workspace)?;
     let profiler = bpf::build_profiler(workspace, false)?;
     if args.check {
@@ -38,6 +52,7 @@ pub fn check(workspace: &Workspace, profiler: &Path) -> Result<()> {
     if !stale.is_empty() {
         bail!("outdated: {}; run `cargo xtask docs`", stale.join(", "));
     }
+    Manual::read(&workspace.root)?;
     Ok(())
 }
 
