@@ -1,7 +1,7 @@
 //! The pages of the manual and their order: the README, the pages that it lists by task, and below a
 //! page those in the directory of its name.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
@@ -81,11 +81,11 @@ impl Manual {
     pub fn summary(&self) -> String {
         let mut summary = format!("# Contents\n\n[profiler]({START})\n");
         for Part { title, chapters } in &self.parts {
-            summary += &format!("\n# {title}\n\n");
+            let _ = writeln!(summary, "\n# {title}\n");
             for chapter in chapters {
-                summary += &format!("- [{}]({})\n", chapter.title, chapter.path);
+                let _ = writeln!(summary, "- [{}]({})", chapter.title, chapter.path);
                 for Chapter { title, path, .. } in &chapter.below {
-                    summary += &format!("  - [{title}]({path})\n");
+                    let _ = writeln!(summary, "  - [{title}]({path})");
                 }
             }
         }
@@ -125,7 +125,7 @@ fn chapters(text: &str, page: &str) -> Vec<Chapter> {
     for event in Parser::new(text) {
         match event {
             Event::Start(Tag::Link { dest_url, .. }) => {
-                path = links::target(page, &dest_url).filter(|path| path.ends_with(".md"));
+                path = links::target(page, &dest_url).filter(|path| is_page(path));
                 title = Some(String::new());
             }
             Event::Text(part) | Event::Code(part) => {
@@ -149,6 +149,10 @@ fn chapters(text: &str, page: &str) -> Vec<Chapter> {
     chapters
 }
 
+fn is_page(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|end| end == "md")
+}
+
 fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().into_iter().flat_map(char::to_uppercase);
@@ -163,7 +167,7 @@ fn markdown_below(root: &Path, directory: &str) -> Result<Vec<String>> {
         let path = format!("{directory}/{}", entry.file_name().to_string_lossy());
         if entry.file_type()?.is_dir() {
             found.extend(markdown_below(root, &path)?);
-        } else if path.ends_with(".md") {
+        } else if is_page(&path) {
             found.push(path);
         }
     }
