@@ -123,11 +123,13 @@ def test_compacted_rows_are_stored(two: Path, bucket: str, client: Any, tmp_path
     dataset = tmp_path / "profiles"
     shutil.copytree(two, dataset)
     assert upload(dataset, bucket)[0] == 0
+    # A reader of the same process, whose file system keeps the list of the files.
+    options = {"client_kwargs": {"endpoint_url": bucket, "region_name": "eu-west-1"}}
+    check_remote(profiler.open("s3://bucket/site/runs", **options), two)
     subprocess.run([str(BINARY), "compact", str(dataset)], check=True, stdout=subprocess.DEVNULL)
     code, output = upload(dataset, bucket)
     assert code == 0 and "objects removed" in output, output
     assert stored(client) == local(dataset)
-    options = {"client_kwargs": {"endpoint_url": bucket, "region_name": "eu-west-1"}}
     check_remote(profiler.open("s3://bucket/site/runs", **options), two)
     # Rows of another host of a run are not removed.
     other = "site/runs/first/usage/host=other/part-00000.parquet"

@@ -232,6 +232,9 @@ def find(paths: Union[Path, list[Path]], filesystem: Any = None, **options: Any)
             except ImportError:
                 raise Error(f"{name}: remote runs need the package fsspec") from None
             fs, name = fsspec.core.url_to_fs(name, **options)
+        if fs is not None:
+            # Lists of earlier readers, since which files may have been added or compacted.
+            fs.invalidate_cache()
         fs = fs or _Local()
         name = name.rstrip("/") or "/"
         found = [name] if fs.isdir(name) else sorted(p for p in fs.glob(name) if fs.isdir(p))
