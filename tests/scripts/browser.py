@@ -328,9 +328,10 @@ def site(browser, words):
     page, heard = browser.open()
     contents = page.locator("#mdbook-sidebar a[href]").all_inner_texts()
     page.locator("#mdbook-search-toggle").click()
-    page.locator("#mdbook-searchbar").fill(words)
+    # Each key searches, once the index is loaded.
+    page.locator("#mdbook-searchbar").press_sequentially(words)
+    page.get_by_text(f"for '{words}':").wait_for()
     results = page.locator("#mdbook-searchresults a")
-    results.first.wait_for()
     found = results.all_inner_texts()
     results.first.click()
     page.wait_for_url("**/docs/**")

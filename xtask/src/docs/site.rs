@@ -46,11 +46,13 @@ input-404 = ""
 runnable = false
 "#;
 
-/// Tables of six columns need more than mdBook's 750 pixels.
+/// Tables of six columns need more than mdBook's 750 pixels. Its arrows beside the text would cover it.
 const WIDE: &str = ":root { --content-max-width: 1000px; }
 .content table { margin-inline: 0; }
 .content th { text-align: start; }
 .content th, .content td { padding: 3px 10px; vertical-align: top; }
+.nav-wide-wrapper { display: none; }
+.nav-wrapper { display: block; }
 ";
 
 /// Builds the site; returns its first page.
