@@ -190,16 +190,19 @@ fn closing_lines_are_those_of_the_summary() {
             .ends_with("5, 2 failed, 1 killed by signals"),
         "{page}"
     );
-    let top = closing
-        .iter()
-        .find(|line| line.starts_with("top CPU "))
-        .expect("a line");
+    let line_of = |name: &str| {
+        let line = closing.iter().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no line {name}: {closing:?}"))
+    };
+    let top = line_of("top CPU    ");
     assert!(top.contains(" workload"), "{top}");
-    let dataset = closing
-        .iter()
-        .find(|line| line.starts_with("dataset "))
-        .expect("a line");
-    assert!(dataset.ends_with(&run), "{dataset}");
+    // `4.14 s sha256sum (28962), run queue + blocked`
+    let waits = line_of("top wait   ");
+    let (_, process) = waits.split_once("s ").expect("a time");
+    let (_, pid) = process.split_once(" (").expect("a process");
+    let pid = pid.strip_suffix("), run queue + blocked");
+    assert!(pid.is_some_and(|pid| pid.parse::<u32>().is_ok()), "{waits}");
+    assert_eq!(line_of("dataset    "), run);
 }
 
 #[test]

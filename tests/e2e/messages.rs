@@ -155,6 +155,11 @@ const CASES: &[Case] = &[
         &["this format has several files: use -o DIRECTORY\n"],
     ),
     (
+        &["export", "perfpy", RUN, "-o", "-"],
+        USAGE,
+        &["this format has several files: use -o FILE, beside which nodes.json is written\n"],
+    ),
+    (
         &["export", "csv", RUN, "-o", "-"],
         USAGE,
         &["add --table NAME\n"],
@@ -172,7 +177,24 @@ const CASES: &[Case] = &[
     (
         &["recover", "profiles"],
         TARGET,
-        &["profiles: not a run directory: no run.json; a run below it: profiles/one\n"],
+        &[
+            "cannot recover profiles: not a run directory: no run.json; runs below it: profiles/one\n",
+        ],
+    ),
+    (
+        &["recover", "absent"],
+        TARGET,
+        &["cannot recover absent: not a run directory: no run.json\n"],
+    ),
+    (
+        &["run", "--stop-file", "file/below", "--", "true"],
+        TARGET,
+        &["cannot read --stop-file file/below: Not a directory\n"],
+    ),
+    (
+        &["ceilings", "-o", "/proc/ceilings.toml"],
+        OUTPUT,
+        &["cannot write /proc/ceilings.toml: No such file or directory\n"],
     ),
     (
         &["compact", "absent"],

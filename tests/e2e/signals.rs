@@ -92,7 +92,13 @@ impl Record {
 
     /// The signals so far.
     pub fn signals(&self) -> Vec<String> {
-        self.lines().split_off(3)
+        self.lines().split_off(4)
+    }
+
+    /// Ends a command that has outlived its profiler.
+    fn end(&self) {
+        let pid: u32 = self.inherited("process").parse().expect("a pid");
+        kill_process(pid_of(pid), Signal::KILL).expect("it runs");
     }
 
     /// Starts a profiler of the command, and waits until it records.
@@ -327,6 +333,7 @@ fn job_control_of_a_shell() {
     assert_eq!(record.signals(), ["SIGCONT", "SIGINT", "SIGINT"]);
     let shown = seen["shown"].as_str().expect("text");
     assert!(shown.contains("samples missed: "), "{shown}");
+    record.end();
 }
 
 /// The profiler's messages do not stop the command: in the background of a terminal with `stty tostop`, the

@@ -1,6 +1,6 @@
 """Writes the name of each signal that arrives into FILE, a line each, until SIGTERM; exits with 9 then.
 
-The first lines are the parent process, and the signals that were ignored and blocked at the start.
+The first lines are its process and its parent, and the signals that were ignored and blocked at the start.
 """
 
 import os
@@ -29,6 +29,7 @@ def names(numbers):
     return " ".join(signal.Signals(n).name for n in sorted(numbers))
 
 
+write(f"process {os.getpid()}")
 write(f"parent {os.getppid()}")
 write("ignored " + names(ignored))
 write("blocked " + names(blocked))

@@ -1,6 +1,7 @@
 //! Files with ceilings: those of `profiler ceilings`, and those of a site, in TOML.
 
 use std::{
+    fmt::Display,
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -11,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::machine::Machine;
 use crate::{
-    failure::{Failure, Reason},
+    failure::{Failure, Reason, os_error::of_temporary},
     support::regular_file::{self, Links},
 };
 
@@ -153,11 +154,12 @@ impl Ceilings {
         })
     }
 
-    /// Refuses to replace a file of another kind.
+    /// Refuses a file that [`Self::write`] could not write, or of another kind. Creates the directories
+    /// in which it is.
     ///
     /// # Errors
     ///
-    /// When there is one.
+    /// When it is such a file.
     pub fn check_output(path: &Path) -> Result<(), Failure> {
         let exists = path
             .metadata()
@@ -167,6 +169,9 @@ impl Ceilings {
             let message = format!("{} {what}", path.display());
             return Err(Failure::new(Reason::Output, message));
         }
+        let directory = create_directory_of(path);
+        let written = directory.and_then(tempfile::tempfile_in);
+        written.map_err(|error| cannot_write(path, of_temporary(&error)))?;
         Ok(())
     }
 
@@ -176,17 +181,8 @@ impl Ceilings {
     ///
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
-        let fail = |error: io::Error| {
-            let message = format!("cannot write {}: {error}", path.display());
-            Failure::new(Reason::Output, message)
-        };
         let text = toml::to_string(self).map_err(Failure::internal)?;
-        let directory = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        if let Some(directory) = directory {
-            fs::create_dir_all(directory).map_err(fail)?;
-        }
+        create_directory_of(path).map_err(|error| cannot_write(path, error))?;
         // Renamed, so that a report never reads half a file.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -196,25 +192,8 @@ impl Ceilings {
             .and_then(|()| fs::rename(&temporary, path));
         written.map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            fail(error)
+            cannot_write(path, error)
         })
-    }
-
-    /// Name of the file of the machine, which is the same for all equal machines.
-    pub fn file_name(&self) -> String {
-        let name = ["cpu_model_name", "cpu_part"];
-        let name = name.iter().find_map(|name| self.machine.get(name));
-        let words = name.unwrap_or("cpu").to_lowercase();
-        let words = words.split(|c: char| !c.is_ascii_alphanumeric());
-        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-        let facts = self
-            .machine
-            .iter()
-            .map(|(name, fact)| format!("{name}={fact}\n"));
-        let hash = Sha256::digest(facts.collect::<String>());
-        let hash = hash.iter().take(4);
-        let hash = hash.fold(0, |hash: u32, byte| hash << 8 | u32::from(*byte));
-        format!("{}-{hash:08x}.toml", words.join("-"))
     }
 }
 
@@ -229,6 +208,22 @@ pub fn directories() -> Vec<PathBuf> {
     let state = state.or_else(|| Some(Path::new(&named("HOME")?).join(".local").join("state")));
     let own = state.map(|state| state.join("profiler").join("ceilings"));
     own.into_iter().chain([system]).collect()
+}
+
+/// Name of the file of the machine, which is the same for all equal machines.
+pub fn file_name(machine: &Machine) -> String {
+    let name = ["cpu_model_name", "cpu_part"];
+    let name = name.iter().find_map(|name| machine.get(name));
+    let words = name.unwrap_or("cpu").to_lowercase();
+    let words = words.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    let facts = machine
+        .iter()
+        .map(|(name, fact)| format!("{name}={fact}\n"));
+    let hash = Sha256::digest(facts.collect::<String>());
+    let hash = hash.iter().take(4);
+    let hash = hash.fold(0, |hash: u32, byte| hash << 8 | u32::from(*byte));
+    format!("{}-{hash:08x}.toml", words.join("-"))
 }
 
 /// All measurements in a directory. Files that cannot be read are returned with the reason.
@@ -248,6 +243,21 @@ pub fn stored(directory: &Path) -> (Vec<Ceilings>, Vec<String>) {
         }
     }
     (found, problems)
+}
+
+fn cannot_write(path: &Path, cause: impl Display) -> Failure {
+    let message = format!("cannot write {}: {cause}", path.display());
+    Failure::new(Reason::Output, message)
+}
+
+/// Creates the directory of a file.
+fn create_directory_of(path: &Path) -> io::Result<&Path> {
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let Some(directory) = directory else {
+        return Ok(Path::new("."));
+    };
+    fs::create_dir_all(directory)?;
+    Ok(directory)
 }
 
 #[cfg(test)]
@@ -280,12 +290,23 @@ mod tests {
     }
 
     #[test]
+    fn directory_that_cannot_be_written_is_refused() {
+        let path = Path::new("/proc/ceilings.toml");
+        let refused = Ceilings::check_output(path).expect_err("no file");
+        let expected = "cannot write /proc/ceilings.toml: No such file or directory";
+        assert_eq!(refused.message, expected);
+    }
+
+    #[test]
     fn files_are_read_as_they_were_written() {
         let directory = tempfile::TempDir::new().expect("a directory");
         let mut ceilings = Ceilings::parse(SITE).expect("valid");
         ceilings.measured = Some("2026-11-23 10:00:00".to_owned());
         ceilings.flops[0].spread = Some(0.01);
-        let path = directory.path().join("a/b").join(ceilings.file_name());
+        let path = directory
+            .path()
+            .join("a/b")
+            .join(file_name(&ceilings.machine));
         ceilings.write(&path).expect("written");
         fs::write(path.with_file_name("broken.toml"), "flops = 3").expect("written");
         fs::write(path.with_file_name("note.txt"), "x").expect("written");
@@ -301,10 +322,16 @@ mod tests {
     #[test]
     fn machines_have_files_of_their_own() {
         let of = |model: &str| Ceilings::parse(&SITE.replace("Example 9", model)).expect("valid");
-        let name = of("AMD EPYC (TM) 9/../x").file_name();
+        let name = file_name(&of("AMD EPYC (TM) 9/../x").machine);
         assert!(name.starts_with("amd-epyc-tm-9-x-"), "{name}");
-        assert_ne!(of("Example 1").file_name(), of("Example-1").file_name());
-        assert_eq!(of("Example 1").file_name(), of("Example 1").file_name());
+        assert_ne!(
+            file_name(&of("Example 1").machine),
+            file_name(&of("Example-1").machine)
+        );
+        assert_eq!(
+            file_name(&of("Example 1").machine),
+            file_name(&of("Example 1").machine)
+        );
     }
 
     #[test]

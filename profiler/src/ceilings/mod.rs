@@ -12,7 +12,7 @@ use std::{io, time::Duration};
 
 pub use self::{
     busy::reasons as busy,
-    file::{Bandwidth, Ceilings, Flops, Memory, Precision, directories, stored},
+    file::{Bandwidth, Ceilings, Flops, Memory, Precision, directories, file_name, stored},
     levels::DRAM as MAIN_MEMORY,
     machine::{COLUMNS as MACHINE_COLUMNS, Machine},
     threads::allowed_cpus,

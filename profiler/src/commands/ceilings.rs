@@ -9,7 +9,7 @@ use clap::{Args, ValueHint};
 
 use super::{print, print_json};
 use crate::{
-    ceilings::{Ceilings, Machine, Plan, allowed_cpus, busy, directories},
+    ceilings::{Ceilings, Machine, Plan, allowed_cpus, busy, directories, file_name},
     failure::{Failure, Reason},
     host::{Host, cpu_list, cpu_list_text},
     report,
@@ -44,12 +44,12 @@ impl Arguments {
     ///
     /// When the node is busy, a CPU cannot be used, or the file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
-        // Before the measurement, which takes a minute.
-        if let Some(path) = &self.output {
-            Ceilings::check_output(path)?;
-        }
         let cpus = self.chosen_cpus()?;
         let host = Host::probe("/proc", "/sys", None);
+        let machine = Machine::here(&host);
+        // Before the measurement, which takes a minute.
+        let path = self.path(&machine)?;
+        Ceilings::check_output(&path)?;
         let busy = busy(&host.procfs);
         if !busy.is_empty() && !self.force {
             return Err(Failure::new(
@@ -77,19 +77,9 @@ impl Arguments {
             measured: Some(now()),
             cpus: Some(cpu_list_text(&cpus)),
             busy,
-            machine: Machine::here(&host),
+            machine,
             ..measured.map_err(|error| Failure::new(Reason::Usage, format!("--cpus: {error}")))?
         };
-        let path = self.output.clone().or_else(|| {
-            let directory = directories().into_iter().next()?;
-            Some(directory.join(ceilings.file_name()))
-        });
-        let path = path.ok_or_else(|| {
-            Failure::new(
-                Reason::Output,
-                "no directory to write to: use --output FILE",
-            )
-        })?;
         ceilings.write(&path)?;
         report!("{}", path.display());
         if self.json {
@@ -98,6 +88,18 @@ impl Arguments {
             print(text(&ceilings))?;
         }
         Ok(0)
+    }
+
+    /// The file to write.
+    fn path(&self, machine: &Machine) -> Result<PathBuf, Failure> {
+        let path = self.output.clone().or_else(|| {
+            let directory = directories().into_iter().next()?;
+            Some(directory.join(file_name(machine)))
+        });
+        path.ok_or_else(|| {
+            let message = "no directory to write to: use --output FILE";
+            Failure::new(Reason::Output, message)
+        })
     }
 
     /// CPUs to use: those that are given, of which this process may use all.

@@ -301,9 +301,13 @@ impl Arguments {
             every: self.every,
         };
         let output = self.output()?;
-        let has_files = matches!(self.format, Format::Perfmon | Format::Pytyche);
-        if has_files && output.as_os_str() == "-" {
-            let message = "this format has several files: use -o DIRECTORY";
+        let several = match self.format {
+            Format::Perfmon | Format::Pytyche => Some("-o DIRECTORY"),
+            Format::Perfpy => Some("-o FILE, beside which nodes.json is written"),
+            _ => None,
+        };
+        if let (Some(remedy), "-") = (several, output.as_os_str().to_str().unwrap_or_default()) {
+            let message = format!("this format has several files: use {remedy}");
             return Err(Failure::new(Reason::Usage, message));
         }
         match self.format {

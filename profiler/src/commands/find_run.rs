@@ -60,8 +60,20 @@ fn newest(out: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
+/// The end of a message about a directory that is no run: a few runs below it, or nothing.
+pub(super) fn named_below(directory: &Path) -> String {
+    let names: Vec<String> = runs_below(directory)
+        .iter()
+        .map(|run| run.display().to_string())
+        .collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!("; runs below it: {}", names.join(", "))
+}
+
 /// A few runs in a directory, or in the directories in it, the newest first.
-pub(super) fn runs_below(directory: &Path) -> Vec<PathBuf> {
+fn runs_below(directory: &Path) -> Vec<PathBuf> {
     let mut runs = runs_in(directory).unwrap_or_default();
     if runs.is_empty() {
         let directories = directories(directory).unwrap_or_default();

@@ -138,13 +138,7 @@ fn open_run(run: &Run) -> Result<StoredRun, Failure> {
 fn no_run(run: &Run, error: &io::Error) -> Failure {
     let mut message = format!("cannot read run {}: {error}", run.name.display());
     if error.kind() == io::ErrorKind::NotFound {
-        let names: Vec<String> = find_run::runs_below(&run.name)
-            .iter()
-            .map(|run| run.display().to_string())
-            .collect();
-        if !names.is_empty() {
-            message = format!("{message}; runs below it: {}", names.join(", "));
-        }
+        message += &find_run::named_below(&run.name);
     }
     Failure::new(Reason::Target, message)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{TrustOption, find_run::runs_below, runs_among};
+use super::{TrustOption, find_run::named_below, runs_among};
 use crate::{
     failure::{Failure, Reason},
     output::dataset::recover::{Hosts, JournalOutcome, RecoveryReport, recover},
@@ -36,11 +36,11 @@ impl Arguments {
         let mut complete = true;
         for run in runs_among(&self.run) {
             if !run.join("run.json").exists() {
-                let mut message = format!("{}: not a run directory: no run.json", run.display());
-                if let Some(found) = runs_below(run).first() {
-                    message = format!("{message}; a run below it: {}", found.display());
-                }
-                return Err(Failure::new(Reason::Target, message));
+                let message = format!(
+                    "cannot recover {}: not a run directory: no run.json",
+                    run.display()
+                );
+                return Err(Failure::new(Reason::Target, message + &named_below(run)));
             }
             let result = recover(run, Hosts::All, dataset_schema(), self.trust.trust())
                 .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;

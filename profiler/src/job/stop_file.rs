@@ -45,8 +45,10 @@ const CHANGES: inotify::WatchFlags = inotify::WatchFlags::CLOSE_WRITE
 /// Progress of the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// In progress, or unknown because the file is being written or cannot be read.
+    /// In progress, or unknown because the file is being written.
     InProgress,
+    /// Unknown because the file cannot be read.
+    Unreadable(String),
     /// No file that a batch script would write, and why. It is ignored.
     Ignored(String),
     /// The file does not exist.
@@ -72,7 +74,7 @@ pub fn progress(path: &Path, links: Links) -> Progress {
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Progress::Absent,
         Err(error) if error.kind() == ErrorKind::Other => Progress::Ignored(error.to_string()),
-        Err(_) => Progress::InProgress,
+        Err(error) => Progress::Unreadable(error.to_string()),
     }
 }
 
@@ -113,7 +115,8 @@ impl StopPath {
                 warning!("profiler: {} is ignored: {why}", path.display());
                 None
             }
-            Progress::InProgress | Progress::Absent => None,
+            // Reported when it is watched.
+            Progress::InProgress | Progress::Unreadable(_) | Progress::Absent => None,
         };
         Self {
             path,
@@ -165,6 +168,7 @@ fn wait_until_done(file: &StopPath) {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let changes = inotify::init(flags).ok();
     let mut existed = false;
+    let mut is_reported = false;
     loop {
         // Before the file is read, so that a later change is reported. Each time, because the file
         // may have been replaced.
@@ -175,6 +179,16 @@ fn wait_until_done(file: &StopPath) {
             Progress::Done(_) if file.earlier.is_some() && version(path) == file.earlier => {}
             Progress::Done(_) => return,
             Progress::InProgress => existed = true,
+            Progress::Unreadable(why) => {
+                existed = true;
+                if !is_reported {
+                    warning!(
+                        "profiler: cannot read {}: {why}; the run does not end by it until it can be read",
+                        path.display()
+                    );
+                    is_reported = true;
+                }
+            }
             // A removed file ends the work. A file that did not exist yet is waited for.
             Progress::Absent if existed => return,
             Progress::Absent | Progress::Ignored(_) => {}
@@ -217,6 +231,11 @@ mod tests {
             fs::write(&path, text).expect("written");
             assert_eq!(progress(), expected, "{text:?}");
         }
+        let below = super::progress(&path.join("file"), Links::Refused);
+        let Progress::Unreadable(why) = below else {
+            panic!("{below:?}");
+        };
+        assert!(why.starts_with("Not a directory"), "{why}");
     }
 
     #[test]

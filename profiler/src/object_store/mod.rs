@@ -75,7 +75,7 @@ impl Store {
         let invalid = |why: String| {
             Failure::new(
                 Reason::Usage,
-                format!("{endpoint}: {why}: set AWS_ENDPOINT_URL"),
+                format!("invalid address of a server, {endpoint}: {why}; set AWS_ENDPOINT_URL"),
             )
         };
         let url = endpoint
@@ -104,7 +104,7 @@ impl Store {
     /// When the server cannot be reached, or refuses.
     pub fn sha256(&self, path: &str) -> Result<Option<String>, Failure> {
         let key = self.location.key(path);
-        let reply = self.ask(path, || {
+        let reply = self.ask("read", path, || {
             let action = self.bucket.head_object(Some(&self.credentials), &key);
             self.requests
                 .agent
@@ -117,7 +117,7 @@ impl Store {
                 let sha256 = header(reply.headers(), SHA256);
                 Ok(sha256.map(str::to_owned))
             }
-            _ => Err(self.refused(path, reply)),
+            _ => Err(self.refused("read", path, reply)),
         }
     }
 
@@ -132,7 +132,7 @@ impl Store {
         let mut found = BTreeSet::new();
         let mut next: Option<String> = None;
         loop {
-            let mut reply = self.ask(directory, || {
+            let mut reply = self.ask("list", directory, || {
                 let mut action = self.bucket.list_objects_v2(Some(&self.credentials));
                 action.with_prefix(prefix.as_str());
                 if let Some(token) = &next {
@@ -148,18 +148,19 @@ impl Store {
                 return Ok(None);
             }
             if !reply.status().is_success() {
-                return Err(self.refused(directory, reply));
+                return Err(self.refused("list", directory, reply));
             }
             let body = reply.body_mut().with_config().limit(MAX_LIST);
             let text = body.read_to_string();
-            let text = text.map_err(|error| self.failure(directory, &error.to_string()))?;
-            let page = ListObjectsV2::parse_response(&text)
-                .map_err(|error| self.failure(directory, &format!("its reply: {error}")))?;
+            let text = text.map_err(|error| self.failure("list", directory, &error.to_string()))?;
+            let page = ListObjectsV2::parse_response(&text).map_err(|error| {
+                self.failure("list", directory, &format!("invalid reply: {error}"))
+            })?;
             let keys = page.contents.into_iter().map(|object| object.key);
             found.extend(keys.filter_map(|key| Some(key.strip_prefix(&prefix)?.to_owned())));
             if found.len() > MAX_LISTED {
                 let why = format!("more than {MAX_LISTED} objects");
-                return Err(self.failure(directory, &why));
+                return Err(self.failure("list", directory, &why));
             }
             next = page.next_continuation_token;
             if next.is_none() {
@@ -175,7 +176,7 @@ impl Store {
     /// When the server cannot be reached, or refuses.
     pub fn remove(&self, path: &str) -> Result<(), Failure> {
         let key = self.location.key(path);
-        let reply = self.ask(path, || {
+        let reply = self.ask("remove", path, || {
             let action = self.bucket.delete_object(Some(&self.credentials), &key);
             self.requests
                 .agent
@@ -185,7 +186,7 @@ impl Store {
         match reply.status() {
             StatusCode::NOT_FOUND => Ok(()),
             status if status.is_success() => Ok(()),
-            _ => Err(self.refused(path, reply)),
+            _ => Err(self.refused("remove", path, reply)),
         }
     }
 
@@ -205,7 +206,7 @@ impl Store {
         let checksum = BASE64_STANDARD.encode(sha256);
         let text = hexadecimal(&sha256);
         let time = REPLY + Duration::from_secs(bytes / SLOWEST);
-        let reply = self.ask(path, || {
+        let reply = self.ask("store", path, || {
             let mut action = self.bucket.put_object(Some(&self.credentials), &key);
             let headers = [
                 (SHA256, text.as_str()),
@@ -227,7 +228,7 @@ impl Store {
         if reply.status().is_success() {
             return Ok(());
         }
-        Err(self.refused(path, reply))
+        Err(self.refused("store", path, reply))
     }
 
     /// Writes the content of an object to a file; `None` if there is no such object.
@@ -249,7 +250,7 @@ impl Store {
         };
         let name = self.name(path);
         let reply = self.requests.receive(&name, file, limit, received, request);
-        match reply.map_err(|why| self.failure(path, &why))? {
+        match reply.map_err(|why| self.failure("read", path, &why))? {
             Reply::Object(object) => Ok(Some(object)),
             Reply::Refusal(mut reply) => {
                 let text = error_text(&mut reply);
@@ -258,7 +259,7 @@ impl Store {
                         Ok(None)
                     }
                     StatusCode::FORBIDDEN if self.hides_missing.load(Relaxed) => Ok(None),
-                    _ => Err(self.refusal(path, &reply, &text)),
+                    _ => Err(self.refusal("read", path, &reply, &text)),
                 }
             }
         }
@@ -267,11 +268,12 @@ impl Store {
     /// Sends a request, and repeats it while the server cannot be reached or is overloaded.
     fn ask(
         &self,
+        action: &str,
         path: &str,
         request: impl FnMut() -> Result<Response<Body>, ureq::Error>,
     ) -> Result<Response<Body>, Failure> {
         let reply = self.requests.ask(&self.name(path), request);
-        reply.map_err(|why| self.failure(path, &why))
+        reply.map_err(|why| self.failure(action, path, &why))
     }
 
     /// The address of an object.
@@ -280,18 +282,18 @@ impl Store {
         format!("s3://{bucket}/{}", self.location.key(path))
     }
 
-    fn failure(&self, path: &str, why: &str) -> Failure {
+    fn failure(&self, action: &str, path: &str, why: &str) -> Failure {
         let server = self.bucket.base_url().origin().ascii_serialization();
-        let message = format!("{}: {why} ({server})", self.name(path));
+        let message = format!("cannot {action} {}: {why} ({server})", self.name(path));
         Failure::new(Reason::Output, message)
     }
 
-    fn refused(&self, path: &str, mut reply: Response<Body>) -> Failure {
+    fn refused(&self, action: &str, path: &str, mut reply: Response<Body>) -> Failure {
         let text = error_text(&mut reply);
-        self.refusal(path, &reply, &text)
+        self.refusal(action, path, &reply, &text)
     }
 
-    fn refusal(&self, path: &str, reply: &Response<Body>, text: &str) -> Failure {
+    fn refusal(&self, action: &str, path: &str, reply: &Response<Body>, text: &str) -> Failure {
         let mut why = match (element(text, "Code"), element(text, "Message")) {
             (Some(code), Some(message)) => {
                 format!("refused: {} ({})", http::line(message), http::line(code))
@@ -300,14 +302,14 @@ impl Store {
         };
         let region = header(reply.headers(), "x-amz-bucket-region");
         if let Some(region) = region.filter(|region| *region != self.bucket.region()) {
-            why = format!("{why}: set AWS_REGION={}", http::line(region));
+            why = format!("{why}; set AWS_REGION={}", http::line(region));
         }
         if element(text, "Code").is_none_or(|code| code == "AccessDenied")
             && reply.status() == StatusCode::FORBIDDEN
         {
-            why.push_str(": reading needs s3:GetObject and s3:ListBucket, storing s3:PutObject");
+            why.push_str("; reading needs s3:GetObject and s3:ListBucket, storing s3:PutObject");
         }
-        self.failure(path, &why)
+        self.failure(action, path, &why)
     }
 }
 

@@ -99,7 +99,7 @@ impl Settings {
                 Ok(text) => Ok(section(&text, &profile)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HashMap::new()),
                 Err(error) => {
-                    let message = format!("{}: {error}", path.display());
+                    let message = format!("cannot read {}: {error}", path.display());
                     Err(Failure::new(Reason::Usage, message))
                 }
             }

@@ -66,13 +66,13 @@ impl Web {
 }
 
 fn failure(name: &str, why: &str) -> Failure {
-    Failure::new(Reason::Output, format!("{name}: {why}"))
+    Failure::new(Reason::Output, format!("cannot read {name}: {why}"))
 }
 
 fn refused(name: &str, reply: &Response<Body>) -> Failure {
     let remedy = match reply.status().as_u16() {
         401 | 403 => {
-            ": the server must permit everyone to read; use s3:// for a bucket with credentials"
+            "; the server must permit everyone to read; use s3:// for a bucket with credentials"
         }
         _ => "",
     };

@@ -197,7 +197,7 @@ pub fn stop_file(config: &Config, found: Option<&job::FoundJob>) -> Option<StopP
     given.or_else(|| Some(StopPath::of_job(&found?.id)))
 }
 
-/// Refuses a `--stop-file` that marks the work as done, or is no regular file.
+/// Refuses a `--stop-file` that marks the work as done, cannot be read, or is no regular file.
 pub fn check_stop_file(config: &Config) -> Result<(), Failure> {
     let Some(path) = &config.settings.stop_file else {
         return Ok(());
@@ -210,9 +210,9 @@ pub fn check_stop_file(config: &Config) -> Result<(), Failure> {
                 path.display()
             ),
         )),
-        Progress::Ignored(why) => Err(Failure::new(
+        Progress::Ignored(why) | Progress::Unreadable(why) => Err(Failure::new(
             Reason::Target,
-            format!("{}: {why}", path.display()),
+            format!("cannot read --stop-file {}: {why}", path.display()),
         )),
         Progress::InProgress | Progress::Absent => Ok(()),
     }

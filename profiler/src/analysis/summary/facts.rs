@@ -279,7 +279,7 @@ impl Summary {
             .collect()
     }
 
-    /// Who used, waited and wrote most.
+    /// Commands with the most CPU time, and the processes that waited and wrote most.
     pub(super) fn leaders(&self) -> Vec<(&'static str, String)> {
         let names = self
             .top_names
@@ -287,24 +287,24 @@ impl Summary {
             .map(|(name, seconds)| format!("{} {name}", Unit::Seconds.format(*seconds)));
         let leader = |of: &dyn Fn(&TopProcess) -> f64| {
             let most = self.processes.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
-            let most = most.filter(|process| of(process) > 0.0)?;
-            let process = &most.process;
-            let on = self.on(&most.host);
-            Some((
-                of(most),
-                format!("{} (process {}{on})", process.comm, process.key.0),
-            ))
+            most.filter(|process| of(process) > 0.0)
         };
-        let waited = leader(&TopProcess::waited).map(|(seconds, by)| {
-            let waited = Unit::Seconds.format(seconds);
-            format!("{waited} for CPUs and I/O by {by}")
+        let name = |of: &TopProcess| {
+            let on = self.on(&of.host);
+            format!("{} ({}{on})", of.process.comm, of.process.key.0)
+        };
+        let waits = leader(&TopProcess::waited).map(|process| {
+            let waited = process.waited_text();
+            format!("{waited} {}, run queue + blocked", name(process))
         });
-        let written = leader(&TopProcess::written)
-            .map(|(bytes, by)| format!("{} by {by}", Unit::Bytes.format(bytes)));
+        let write = leader(&TopProcess::written).map(|process| {
+            let written = Unit::Bytes.format(process.written());
+            format!("{written} {}", name(process))
+        });
         let leaders = [
             ("top CPU", joined(names.map(Some))),
-            ("waited", waited),
-            ("written", written),
+            ("top wait", waits),
+            ("top write", write),
         ];
         let known = leaders.into_iter();
         known

@@ -30,7 +30,7 @@ fn of_files(figures: &Figures) -> [String; 4] {
 
 impl TopProcess {
     /// Time in the run queue and blocked, as far as it is known.
-    fn waited_text(&self) -> String {
+    pub(super) fn waited_text(&self) -> String {
         let known = ["runqueue_s", "blocked_s"].map(|name| self.figures.get(name).is_some());
         let time = Unit::Seconds.format(self.waited());
         match known {

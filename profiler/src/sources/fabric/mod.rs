@@ -82,7 +82,7 @@ fn probe(host: &Host) -> Support {
     }
     Support::Unavailable {
         why: "no fabric adapter (/sys/class/infiniband and /sys/class/cxi are empty)".to_owned(),
-        remedy: "load the driver of the adapter: modprobe mlx5_ib (irdma, efa, hfi1, cxi_ss1 …)"
+        remedy: "no action needed without an adapter; otherwise load its driver: modprobe mlx5_ib (irdma, efa, hfi1, cxi_ss1 …)"
             .to_owned(),
     }
 }

@@ -55,7 +55,7 @@ impl Hosts<'_> {
 #[derive(Debug, Error)]
 pub enum RecoverError {
     /// A profiler is writing it.
-    #[error("{} is being written by process {pid}", path.display())]
+    #[error("{} is being written by process {pid}; wait until it has ended", path.display())]
     Running {
         /// The run directory.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum RecoverError {
         pid: i32,
     },
     /// It cannot be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot recover {}: {source}", path.display())]
     Io {
         /// The path in question.
         path: PathBuf,
