@@ -107,7 +107,19 @@ const PROGRAMS: [(&str, &str); 6] = [
     ),
     ("mpirun", "exec srun \"$@\""),
     ("make", "exec ./solver"),
-    ("jq", "exec cat"),
+    // A path of keys, in each document. A key that does not exist is an error here.
+    (
+        "jq",
+        "exec \"$PROFILER_TEST_PYTHON\" -c '
+import json, sys
+text, end = sys.stdin.read().strip(), 0
+while end < len(text):
+    value, end = json.JSONDecoder().raw_decode(text, end)
+    end += text[end:].startswith(chr(10))
+    for key in sys.argv[-1].removeprefix(\".\").split(\".\"):
+        value = value[key]
+    print(value)' \"$@\"",
+    ),
     (
         "duckdb",
         "exec \"$PROFILER_TEST_PYTHON\" -c '

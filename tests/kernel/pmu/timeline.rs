@@ -49,15 +49,15 @@ pub fn table() -> Option<tempfile::TempDir> {
 }
 
 /// Rows of one sample.
-fn by_tick(rows: &[Row]) -> BTreeMap<i64, Vec<&Row>> {
-    let mut ticks: BTreeMap<i64, Vec<&Row>> = BTreeMap::new();
+fn by_sample(rows: &[Row]) -> BTreeMap<i64, Vec<&Row>> {
+    let mut samples: BTreeMap<i64, Vec<&Row>> = BTreeMap::new();
     for row in rows {
-        ticks
+        samples
             .entry(row.i64("ts").expect("a time"))
             .or_default()
             .push(row);
     }
-    ticks
+    samples
 }
 
 fn total(rows: Option<&Vec<&Row>>, wanted: impl Fn(&Row) -> bool, column: &str) -> Option<f64> {
@@ -97,6 +97,18 @@ fn run_with_competitor(table: Option<&tempfile::TempDir>) -> Finished {
     finished
 }
 
+/// The column of `timeline` with a metric.
+fn column_of(metric: &str) -> String {
+    let scope = if metric == "mem_bw" { "node" } else { "target" };
+    let unit = if metric.ends_with("_bw") {
+        "bytes_per_s"
+    } else {
+        "per_s"
+    };
+    let metric = metric.strip_suffix('s').unwrap_or(metric);
+    format!("{scope}_{metric}_{unit}")
+}
+
 #[test]
 fn timeline_counters_match_the_perf_tables() {
     let table = table();
@@ -104,9 +116,9 @@ fn timeline_counters_match_the_perf_tables() {
     let data = finished.dataset();
     let [timeline, events, metrics, energy, processes] =
         ["timeline", "perf_event", "perf_metric", "energy", "process"].map(|name| data.table(name));
-    let [events, metrics, energy] = [&events, &metrics, &energy].map(|rows| by_tick(rows));
+    let [events, metrics, energy] = [&events, &metrics, &energy].map(|rows| by_sample(rows));
     let due = timeline.len() as u64 + data.missed_samples();
-    assert!(due >= 7 && timeline.len() >= 2, "{due} ticks");
+    assert!(due >= 7 && timeline.len() >= 2, "{due} samples");
     let (mut target, mut node, mut sum) = (0.0, 0.0, 0.0);
     for row in &timeline {
         let ts = row.i64("ts").expect("a time");
@@ -134,14 +146,7 @@ fn timeline_counters_match_the_perf_tables() {
                 };
                 total(metrics.get(&ts), wanted, "value")
             };
-            let scope = if metric == "mem_bw" { "node" } else { "target" };
-            let unit = if metric.ends_with("_bw") {
-                "_bytes_per_s"
-            } else {
-                "_per_s"
-            };
-            let metric = metric.strip_suffix('s').unwrap_or(metric);
-            let column = format!("{scope}_{metric}{unit}");
+            let column = column_of(metric);
             assert_equal(&column, row.f64(&column), of("target").or(of("node")));
         }
         let of_package = energy.get(&ts).into_iter().flatten();
@@ -169,14 +174,7 @@ fn timeline_counters_match_the_perf_tables() {
     );
     if table.is_some() {
         for (_, metric, _) in METRICS {
-            let scope = if metric == "mem_bw" { "node" } else { "target" };
-            let unit = if metric.ends_with("_bw") {
-                "_bytes_per_s"
-            } else {
-                "_per_s"
-            };
-            let metric = metric.strip_suffix('s').unwrap_or(metric);
-            let column = format!("{scope}_{metric}{unit}");
+            let column = column_of(metric);
             let known = timeline.iter().filter(|row| row.f64(&column) > Some(0.0));
             assert!(known.count() >= 2, "{column}");
         }
