@@ -41,7 +41,7 @@ Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege,
 5 output, 6 --strict, 7 verify, 8 compare --fail-on,
 9 too few runs for compare --fail-on.";
 
-/// Shows where time, bytes, FLOPS and energy of a command, job or node go
+/// Shows where the time, bytes, FLOPs and energy of a command, job or node go
 ///
 /// The profiler follows processes in the kernel with eBPF and writes Parquet files, which DuckDB
 /// and pandas open directly.
@@ -62,38 +62,39 @@ pub enum Command {
     Check(check::Arguments),
     /// Print the settings of this node and their origin, or check them
     ///
-    /// Reads /etc/profiler.toml, then /etc/profiler.d/*.toml in the order of their names. A later
-    /// file replaces entries of an earlier one, and adds keys to its tables. An invalid entry is reported
-    /// with its file and line, and the exit code is 2.
+    /// Reads /etc/profiler.toml, then /etc/profiler.d/*.toml in order of name. Entries of a later
+    /// file replace those of an earlier one; its tables are merged key by key. An invalid entry is
+    /// reported with its file and line, and the exit code is 2.
     Config(config::Arguments),
     /// List the hardware events of a CPU: groups, metrics and codes
     Events(events::Arguments),
     /// Recover the rows of a killed profiler
     ///
-    /// A profiler that was killed, or lost power, leaves its last samples in journals
-    /// (_part-*.arrows). This command turns them into Parquet files at once; otherwise the next run
-    /// with the same --out does.
+    /// After a kill or a power failure, the last samples are in journals (_part-*.arrows). This
+    /// command converts them to Parquet files at once; otherwise the next run with the same --out
+    /// does.
     Recover(recover::Arguments),
     /// Check runs for missing or damaged data
     ///
-    /// Checks hosts, tables, Parquet files, samples and clocks. Reads all data and changes nothing. The exit code is 0 without problems, 7 otherwise.
+    /// Checks hosts, tables, Parquet files, samples and clocks. Reads all data and changes nothing.
+    /// The exit code is 7 if there are problems, otherwise 0.
     Verify(verify::Arguments),
-    /// Merge the Parquet files of finished runs into few large ones
+    /// Merge the Parquet files of finished runs into a few large ones
     ///
-    /// Rows of all finished runs in DATASET go into DATASET/compacted, one directory per table and day,
-    /// sorted by host, process and time. The runs keep their metadata and are read as before. Other
-    /// runs and directories are left alone and listed. It can be interrupted at any moment, and
-    /// repeated.
+    /// The rows of all finished runs in DATASET go to DATASET/compacted, one directory per table
+    /// and day, sorted by host, process and time. The runs keep their metadata and are read as
+    /// before. Other runs and directories are listed and left unchanged. The command can be
+    /// interrupted at any time and repeated.
     Compact(compact::Arguments),
-    /// Copy finished runs to S3, or to another server with its protocol
+    /// Copy finished runs to S3 or an S3-compatible server
     ///
-    /// For example `profiler upload profiles --to s3://bucket/profiles`. Files that are stored already are
-    /// not sent again, and the file that completes a run (run.json) comes last: an interrupted upload is
-    /// continued by repeating it. The server compares checksums. Region, server and credentials are those
-    /// of the AWS tools: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-    /// AWS_PROFILE, ~/.aws. Local files are kept.
+    /// For example `profiler upload profiles --to s3://bucket/profiles`. Files that are already
+    /// stored are skipped, and run.json, which completes a run, is sent last: to resume an
+    /// interrupted upload, repeat the command. The server verifies checksums. Region, server and
+    /// credentials are set as for the AWS tools: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
+    /// AWS_SECRET_ACCESS_KEY, AWS_PROFILE, ~/.aws. Local files are kept.
     Upload(upload::Arguments),
-    /// Show where time, bytes and energy of a run went, on one screen
+    /// Show where the time, bytes and energy of a run went, on one screen
     Summary(summary::Arguments),
     /// Write reports of runs: offline HTML, PDF, Markdown, plots
     Report(report::Arguments),
@@ -104,19 +105,21 @@ pub enum Command {
     Compare(compare::Arguments),
     /// Convert runs to other formats: CSV, JSON, Feather, Perfetto
     ///
-    /// For example `profiler export csv RUN -o tables`, or `profiler export feather RUN --table usage
-    /// -o usage.feather`. Files are written under temporary names and renamed together. The Python package converts them
-    /// to ORC, HDF5 and pickle.
+    /// For example `profiler export csv RUN -o tables`, or
+    /// `profiler export feather RUN --table usage -o usage.feather`. Files are written under
+    /// temporary names and renamed together. The Python package converts runs to ORC, HDF5 and
+    /// pickle.
     Export(export::Arguments),
     /// Convert files of perfmon or Flowcept to a run
     ///
-    /// For example `profiler import perfmon JOB_DIRECTORY -o profiles/old`. Values that the files do not
-    /// have are null. Counters are differences of two samples.
+    /// For example `profiler import perfmon JOB_DIRECTORY -o profiles/old`. Values missing from the
+    /// files are null. Counters are differences between two samples.
     Import(import::Arguments),
     /// Measure peak FLOP/s and bandwidths of this machine, for rooflines
     ///
-    /// Runs loops of known work on one CPU and on all, for each instruction set, and each level of the
-    /// memory: about a minute on an idle node. Nothing else measures them, in particular no job.
+    /// Runs loops with a known amount of work for each instruction set and each memory level, first
+    /// on one CPU, then on all: about a minute on an idle node. No other command measures ceilings,
+    /// so no job pays for it.
     Ceilings(ceilings::Arguments),
     /// Mark a region, an event or a value of the calling process
     ///
@@ -124,12 +127,13 @@ pub enum Command {
     Mark(Box<mark::Arguments>),
     /// Run the profiling service for unprivileged users of this node
     ///
-    /// `profiler run` of these users finds the service without an option.
+    /// Their `profiler run` finds the service without an option.
     Serve(serve::Arguments),
     /// Show the running profilers and services of this node
     ///
-    /// Shows target, samples, cost, losses and disk space. A user sees the own ones, services, and those of others whose status is readable; root sees all.
-    /// A socket without its service is named. The exit code is 3 if none runs.
+    /// Shows target, samples, cost, losses and disk space. Root sees all of them; other users see
+    /// services, their own profilers, and those whose status they can read. A socket without a
+    /// service is named. The exit code is 3 if none is running.
     Status(status::Arguments),
     /// Print all tables and columns with types, units and descriptions
     Schema(schema::Arguments),

@@ -26,10 +26,10 @@ pub struct Arguments {
     /// ~/.local/state/profiler/ceilings, where `profiler report` finds it]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
-    /// CPUs to use, such as 0-15,32 [default: all on which this process may run]
+    /// CPUs to use, such as 0-15,32 [default: all that this process may use]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// Measure although the node is busy; the reasons are stored with the result
+    /// Measure even if the node is busy; the reasons are stored with the result
     #[arg(long)]
     force: bool,
     /// Print the results as JSON

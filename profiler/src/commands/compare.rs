@@ -34,14 +34,14 @@ pub struct Arguments {
     /// Print Markdown
     #[arg(long, conflicts_with = "json")]
     md: bool,
-    /// Write HTML to this file instead; `-` for the standard output
+    /// Write HTML to this file instead; `-` for stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["json", "md"])]
     output: Option<PathBuf>,
     /// Replace an existing file that is not a report
     #[arg(long, requires = "output")]
     force: bool,
-    /// Exit with 8 if a figure differs significantly by more than this, such as 'cpu_s>+5%', and with 9
-    /// if there are too few runs to tell
+    /// Exit with 8 if a figure differs significantly by more than THRESHOLD, such as 'cpu_s>+5%';
+    /// with 9 if there are too few runs to tell
     #[arg(long, value_name = "THRESHOLD")]
     fail_on: Vec<Threshold>,
     #[command(flatten)]

@@ -19,7 +19,7 @@ use crate::{
 /// Arguments of `profiler config`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Only check; print nothing if all is valid
+    /// Only check the settings; print nothing if all are valid
     #[arg(long)]
     check: bool,
     /// Read this file instead

@@ -21,7 +21,7 @@ use crate::{
 /// Arguments of `profiler events`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Show this microarchitecture, for example skx, instead of the one of this machine
+    /// Show this microarchitecture, such as skx, instead of that of this machine
     #[arg(long, value_name = "ID", conflicts_with = "cpus")]
     cpu: Option<String>,
     /// List the ids of all known microarchitectures with the names of their groups

@@ -46,29 +46,30 @@ pub struct Arguments {
     /// Run directories, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
-    /// File to write, or directory if the format has several; `-` for the standard output. For `mlflow`,
-    /// URI of the server [default: $MLFLOW_TRACKING_URI]
+    /// File to write, or directory for formats with several files; `-` for stdout
+    ///
+    /// For `mlflow`, URI of the server [default: $MLFLOW_TRACKING_URI].
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
-    /// Only this table, as one file; otherwise all tables, in a directory
+    /// Export only this table, as one file; otherwise all tables, in a directory
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
     /// Downsample formats with samples: counters are summed, gauges time-averaged
     #[arg(long, value_name = "TIME", value_parser = positive)]
     every: Option<Duration>,
-    /// Only rows after this time: since the start of the run (`90s`), or RFC 3339
+    /// Export only rows after this time: since the start of the run (`90s`), or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     from: Option<Moment>,
-    /// Only rows before this time
+    /// Export only rows before this time
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     to: Option<Moment>,
-    /// Only rows at the time of regions of this name, on their node
+    /// Export only rows within the time of regions of this name, on their node
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// Only processes of this batch job
+    /// Export only processes of this batch job
     #[arg(long, value_name = "ID")]
     jobid: Option<String>,
-    /// Begin texts of `csv` that a spreadsheet could take for formulas with an apostrophe
+    /// In `csv`, prefix text that a spreadsheet could take for a formula with an apostrophe
     #[arg(long)]
     spreadsheet_safe: bool,
     /// Replace existing files
@@ -85,10 +86,10 @@ pub struct Arguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "MLflow")]
 struct MlflowOptions {
-    /// Log into this run of the server; otherwise a run is created
+    /// Log to this run of the server; otherwise a new run is created
     #[arg(long, env = "MLFLOW_RUN_ID", value_name = "ID")]
     mlflow_run: Option<String>,
-    /// Experiment of the run that is created; a new one if there is none of this name
+    /// Experiment of the new run; created if it does not exist
     #[arg(
         long,
         env = "MLFLOW_EXPERIMENT_NAME",
@@ -96,7 +97,7 @@ struct MlflowOptions {
         default_value = "Default"
     )]
     experiment: String,
-    /// Text before the names of parameters and of the metrics of nodes
+    /// Prefix of the names of parameters and of node metrics
     #[arg(
         long,
         value_name = "TEXT",
@@ -122,19 +123,20 @@ enum Format {
     Feather,
     /// Tables as Parquet, one file for all parts and nodes
     Parquet,
-    /// Metrics, parameters, tags and a report on an MLflow server; credentials as MLflow's client takes them
+    /// Metrics, parameters, tags and a report on an MLflow server; credentials as for MLflow's
+    /// client
     Mlflow,
-    /// Files of SKA SDP's perfmon in a directory: metrics as JSON and data frames, facts of the nodes
+    /// Files of SKA SDP's perfmon in a directory: metrics as JSON and data frames, node information
     Perfmon,
     /// Trace events for Perfetto: processes, regions and counters over time
     ChromeTrace,
     /// Records of Flowcept: the workflow and its tasks with telemetry, one JSON object per line
     Flowcept,
-    /// Reports of perf.py for each node, as one JSON file, with the names of the nodes in `nodes.json`
+    /// Reports of perf.py for each node in one JSON file; names of the nodes in `nodes.json`
     Perfpy,
     /// Provenance of regions, their inputs and outputs, as W3C PROV-JSON
     Prov,
-    /// Files of pytyche in a directory: GPUs and CPUs as CSV, their summary, the log of the run
+    /// Files of pytyche in a directory: GPUs and CPUs as CSV, their summary, run log
     Pytyche,
 }
 

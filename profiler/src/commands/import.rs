@@ -16,7 +16,7 @@ use crate::{
 pub struct Arguments {
     /// Format
     format: Format,
-    /// File, or directory of a job of perfmon
+    /// File, or job directory of perfmon
     #[arg(value_hint = ValueHint::AnyPath)]
     path: PathBuf,
     /// Directory of the run; it must not exist

@@ -23,8 +23,8 @@ const PROGRAM: &str = "profiler";
 /// Arguments of `profiler man`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Page to print: a subcommand, or `files`, `tables` or `toml` for the formats of the files
-    /// [default: the page of the program]
+    /// Page to print: a subcommand, or `files`, `tables` or `toml` for the file formats [default:
+    /// the page of the program]
     page: Option<String>,
     /// Write all pages into this directory instead, such as /usr/local/share/man
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "page")]

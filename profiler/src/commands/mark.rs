@@ -43,7 +43,7 @@ pub struct Arguments {
     /// Exit with 3 if no profiler receives the mark
     #[arg(long, global = true)]
     strict: bool,
-    /// Process that the mark is about [default: the parent of this command, for example the shell]
+    /// Process that the mark belongs to [default: the parent of this command, such as the shell]
     #[arg(
         long,
         global = true,
@@ -94,7 +94,7 @@ enum Operation {
         #[command(flatten)]
         details: Details,
     },
-    /// Record the present value of something
+    /// Record the current value of a quantity
     Gauge {
         /// Name of the gauge
         name: String,
@@ -117,22 +117,22 @@ struct Details {
     /// --id of the enclosing region
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
-    /// Group that the region belongs to, for example a training run
+    /// Group that the region belongs to, such as a training run
     #[arg(long)]
     group: Option<String>,
     /// Kind of region or event, in your terms: epoch, checkpoint
     #[arg(long)]
     kind: Option<String>,
-    /// An attribute, for example epoch=3; a JSON value keeps its type; can be repeated
+    /// Attribute, such as epoch=3; a JSON value keeps its type; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     attr: Vec<(String, Value)>,
-    /// Input that was read, for example a file; can be repeated
+    /// Input that was read, such as a file; repeatable
     #[arg(long, value_name = "THING")]
     used: Vec<String>,
-    /// Output that was produced; can be repeated
+    /// Output that was produced; repeatable
     #[arg(long, value_name = "THING")]
     generated: Vec<String>,
-    /// A keyword; can be repeated
+    /// Keyword; repeatable
     #[arg(long)]
     tag: Vec<String>,
 }

@@ -36,7 +36,7 @@ pub struct Arguments {
     /// [default: the newest run in the output directory]
     #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
-    /// HTML file to write; `-` for the standard output [default: report.html, if nothing else is written]
+    /// HTML file to write; `-` for stdout [default: report.html, if no other format is requested]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
     /// Markdown file to write, with links to the files of --svg or --png
@@ -51,20 +51,20 @@ pub struct Arguments {
     /// Directory for the plots as PNG files
     #[arg(long, value_name = "DIR", group = "files", value_hint = ValueHint::DirPath)]
     png: Option<PathBuf>,
-    /// The plots and pages of another program, under its names: perfmon of SKA SDP
+    /// Produce the plots and pages of another program, under its names: SKA SDP's perfmon
     #[arg(long, value_name = "PROGRAM", conflicts_with = "md")]
     like: Option<Like>,
     /// Replace existing files that are not reports
     #[arg(long)]
     force: bool,
-    /// Leave out command lines and users
+    /// Omit command lines and users
     #[arg(long)]
     redact: bool,
-    /// File with ceilings of the roofline, for example of the site; those of `profiler ceilings` are
-    /// found without it
+    /// File with roofline ceilings, for example of the site; files of `profiler ceilings` are found
+    /// without this option
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     ceilings: Option<PathBuf>,
-    /// File with [report] [default: those of `profiler config`]
+    /// File with the table [report] [default: the files that `profiler config` reads]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -83,25 +83,25 @@ enum Like {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Plots as files (--svg, --png)")]
 struct Plots {
-    /// Only this plot; repeatable. An unknown name lists all
+    /// Write only this plot; repeatable; an unknown name lists all plots
     #[arg(long = "plot", requires = "files", value_name = "NAME")]
     names: Vec<String>,
-    /// Width in mm: 180 is a page, 85 a column of most journals
+    /// Width in mm: 180 for a full page, 85 for a column in most journals
     #[arg(long, requires = "files", value_name = "MM", default_value_t = 180.0, value_parser = number(40.0, 1000.0))]
     width: f64,
-    /// Height of plots with a value axis in mm
+    /// Height in mm of plots with a value axis
     #[arg(long, requires = "files", value_name = "MM", default_value_t = 45.0, value_parser = number(15.0, 1000.0))]
     height: f64,
     /// Font family
     #[arg(long, requires = "files", value_name = "FAMILY", default_value = file::FONT)]
     font: String,
-    /// Size of the text in points
+    /// Text size in points
     #[arg(long, requires = "files", value_name = "PT", default_value_t = 8.0, value_parser = number(3.0, 48.0))]
     font_size: f64,
-    /// Pixels per inch of PNG files
+    /// Resolution of PNG files in pixels per inch
     #[arg(long, requires = "files", value_name = "N", default_value_t = 200.0, value_parser = number(50.0f32, 1200.0))]
     dpi: f32,
-    /// No title above the plot, for papers with captions
+    /// Omit the title above the plot, for papers with captions
     #[arg(long, requires = "files")]
     no_title: bool,
 }

@@ -30,7 +30,7 @@ Then: profiler summary profiles/<run>, or cd profiles/<run> && duckdb -init view
     after_help = EXAMPLES
 )]
 pub struct Arguments {
-    /// Profile this process and its descendants, whichever user owns them; can be repeated
+    /// Profile this process and its descendants, regardless of their user; repeatable
     #[arg(
         long,
         value_name = "PID",
@@ -43,8 +43,8 @@ pub struct Arguments {
     /// PATH is absolute or relative to a cgroup mount: system.slice/nginx.service.
     #[arg(long, value_name = "PATH", group = "target", value_hint = ValueHint::DirPath)]
     cgroup: Option<PathBuf>,
-    /// Profile the processes of this batch job on this node; without ID, of the job that the
-    /// environment names
+    /// Profile the processes of this batch job on this node; without ID, of the job in the
+    /// environment
     #[arg(
         long,
         value_name = "ID",
@@ -58,8 +58,8 @@ pub struct Arguments {
     node: bool,
     /// Start this command (after `--`) and profile it until it ends
     ///
-    /// The profiler exits with the exit code of the command. Signals are passed on to it; a second
-    /// Ctrl-C ends profiling alone.
+    /// The profiler exits with the exit code of the command. Signals are passed on to the command;
+    /// a second Ctrl-C ends only the profiling.
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     command: Vec<OsString>,
     #[command(flatten)]

@@ -37,16 +37,16 @@ pub struct Arguments {
     /// Path of the socket
     #[arg(long, default_value = service::SOCKET, value_hint = ValueHint::FilePath)]
     socket: PathBuf,
-    /// Profiles at the same time [default: 64]
+    /// Limit of concurrent profiles [default: 64]
     #[arg(long, value_name = "N")]
     max_sessions: Option<usize>,
-    /// Profiles at the same time for each user [default: 4]
+    /// Limit of concurrent profiles per user [default: 4]
     #[arg(long, value_name = "N")]
     max_sessions_per_user: Option<usize>,
-    /// File with [serve], which has the limits without `--` and with `_` for `-`
-    /// [default: those of `profiler config`]
+    /// File with the table [serve]: these limits, with `_` for `-` [default: the files that
+    /// `profiler config` reads]
     ///
-    /// SIGHUP reads it again; the command line takes precedence.
+    /// SIGHUP rereads the file. The command line takes precedence over it.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Profile for the client at the standard input

@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Aggregate runs by LABEL, user, job or run
     #[arg(long, value_name = "LABEL")]
     by: Option<String>,
-    /// File with [report.thresholds] [default: those of `profiler config`]
+    /// File with the table [report.thresholds] [default: the files that `profiler config` reads]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     #[command(flatten)]

@@ -38,7 +38,7 @@ pub struct Arguments {
     /// Runs, or directories with runs (--out of `profiler run`)
     #[arg(required = true, value_name = "DATASET", value_hint = ValueHint::DirPath)]
     dataset: Vec<PathBuf>,
-    /// Where the runs are stored: s3://BUCKET/PREFIX
+    /// Destination of the runs: s3://BUCKET/PREFIX
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     to: Location,
 }

@@ -94,14 +94,14 @@ pub struct Settings {
     )]
     #[serde(skip)]
     pub run_id: Option<String>,
-    /// Exit with 0 instead of 5 if this node already has a profiler of the run
+    /// Exit with 0 instead of 5 if the run already has a profiler on this node
     #[arg(long)]
     #[serde(skip)]
     pub once: bool,
-    /// Label of the run, such as env=prod; can be repeated, or be a list: env=prod,campaign=7
+    /// Label of the run, such as env=prod; repeatable, or a list: env=prod,campaign=7
     ///
-    /// Labels are in run.json, in the table `run` and in the metadata of every file. Those of the
-    /// variable PROFILER_LABELS (a list) and of the configuration file (labels = { env = "prod" })
+    /// Labels are stored in run.json, in table `run` and in the metadata of every file. Labels in
+    /// the variable PROFILER_LABELS (a list) and the configuration file (labels = { env = "prod" })
     /// are added.
     #[arg(long = "label", value_name = "KEY=VALUE")]
     #[serde(serialize_with = "labels::as_one")]
@@ -119,7 +119,7 @@ pub struct Settings {
     #[serde(skip)]
     pub source: Option<String>,
     /// Groups of hardware events to count, as listed by `profiler events`; +NAME and -NAME change
-    /// the default [default: those of HW,HW_CACHE,FLOPS,MEM,L2,L3,LLC that this CPU has]
+    /// the default [default: HW,HW_CACHE,FLOPS,MEM,L2,L3,LLC, as far as this CPU has them]
     #[arg(
         long,
         env = "PROFILER_GROUPS",
@@ -157,8 +157,7 @@ pub struct Settings {
     #[arg(long, value_name = "MAP=N", value_parser = map_entries, hide = true)]
     #[serde(skip)]
     pub map_entries: Vec<(String, u32)>,
-    /// Add rows for each thread; these have a `tid` and are already included in the rows of
-    /// processes
+    /// Add rows for each thread, with a `tid`; the rows of processes already include them
     #[arg(long)]
     pub threads: bool,
     /// Time between Parquet files; rows in between are kept in a journal, which survives a kill
@@ -193,8 +192,8 @@ pub struct Settings {
     pub log: Option<PathBuf>,
     /// Remove the oldest finished runs in --out until this much space is free: 500M, 20G
     ///
-    /// This and the next two options apply to runs of the same user, at the start and every 5
-    /// minutes.
+    /// Options --keep-free, --max-age and --max-size apply to runs of the same user, at the start and
+    /// every 5 minutes.
     #[arg(long, env = "PROFILER_KEEP_FREE", value_name = "SIZE", value_parser = units::size)]
     pub keep_free: Option<u64>,
     /// Remove finished runs in --out that ended longer ago than this: 12h, 30d
@@ -204,7 +203,7 @@ pub struct Settings {
     /// Remove the oldest finished runs in --out while all runs together exceed this size: 2T
     #[arg(long, env = "PROFILER_MAX_SIZE", value_name = "SIZE", value_parser = units::size)]
     pub max_size: Option<u64>,
-    /// Socket of `profiler serve`, which profiles for users without privileges; empty for none
+    /// Socket of `profiler serve`, the service for unprivileged users; empty to disable it
     #[arg(
         long,
         env = "PROFILER_SERVICE",
@@ -218,9 +217,9 @@ pub struct Settings {
     pub service: PathBuf,
     /// Read options from this TOML file [default: /etc/profiler.toml and /etc/profiler.d/*.toml]
     ///
-    /// A line sets an option from --interval to --service, except --run-id and --once, by its
-    /// name with `_` for `-`: interval = "100ms", max_entries = 65536, threads = true. The command
-    /// line and the PROFILER_ variables take precedence over the file.
+    /// Each line sets an option from --interval to --service, except --run-id and --once; its name
+    /// has `_` for `-`: interval = "100ms", max_entries = 65536, threads = true. The command line
+    /// and the PROFILER_ variables take precedence over the file.
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
     #[serde(skip)]
     pub config: Option<PathBuf>,

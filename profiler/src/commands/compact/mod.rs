@@ -29,13 +29,13 @@ pub struct Arguments {
     /// Directories with runs (--out of `profiler run`)
     #[arg(required = true, value_name = "DATASET", value_hint = ValueHint::DirPath)]
     dataset: Vec<PathBuf>,
-    /// How long rows are kept, and with which resolution: raw=7d,1s=90d,1m=3y
+    /// Resolution of rows by age: raw=7d,1s=90d,1m=3y
     ///
-    /// Here, rows are kept as they were sampled until their day (UTC) has been over for 7 days, then
-    /// one row per second and series, then one per minute; after 3 years they are removed, and runs
-    /// without rows too. In these rows, increases are sums and gauges are means, with columns
-    /// NAME_min and NAME_max. The last age can be `forever`. Tables of processes, regions and
-    /// hosts keep their rows until the end.
+    /// In this example, rows are kept as sampled until their day (UTC) has been over for 7 days,
+    /// then as one row per second and series, then as one per minute. After 3 years they are
+    /// removed, and so are runs without rows. In downsampled rows, increases are sums and gauges
+    /// are means, with columns NAME_min and NAME_max. The last age can be `forever`. Tables of
+    /// processes, regions and hosts keep their rows until the end.
     #[arg(long, value_name = "RESOLUTION=AGE,…")]
     keep: Option<Keep>,
     /// Remove the rows of the oldest days while all compacted files together exceed this size: 2T

@@ -37,8 +37,8 @@ use crate::{
 /// Arguments of `profiler verify`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Run directories, `compacted` beside them, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
-    /// [default: the newest run in the output directory]
+    /// Run directories, the directory `compacted`, or addresses: s3://BUCKET/PREFIX/RUN,
+    /// https://HOST/PATH/RUN [default: the newest run in the output directory]
     #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
     run: Vec<PathBuf>,
     /// Print JSON: one report per run
