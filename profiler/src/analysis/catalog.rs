@@ -78,7 +78,7 @@ figures! {
         cpu_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Sum(&["user_ns", "system_ns"])), &[IsNull("tid")], at_least: "target_cpu_s";
             "CPU time in user mode and in the kernel";
         target_cpu_s: Seconds, "timeline", Value::Scaled(1e-2, &Value::Column("target_cpu_percent")), &[], over_time: OverTime::Integral;
-            "CPU time of the whole target. If processes are read from /proc, it includes those of which no sample has rows, and is what cpu_s then has";
+            "CPU time of the whole target. If processes are read from /proc, it includes processes without a sample, and cpu_s has the same value";
         user_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Column("user_ns")), &[IsNull("tid")];
             "CPU time in user mode";
         system_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Column("system_ns")), &[IsNull("tid")];
@@ -98,13 +98,13 @@ figures! {
         major_faults: Count, "usage", Value::Column("major_faults"), &[IsNull("tid")];
             "Page faults that waited for I/O";
         peak_memory_bytes: Bytes, "usage", Value::Column("pss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "max_process_rss_bytes";
-            "Largest memory of the processes of a node, at least: the larger one of the largest sum of PSS at a sample, in which shared pages count once, and the largest process, which is also known between samples";
+            "Lower bound of the peak memory of the processes of a node: the larger of the largest sum of PSS at a sample, in which shared pages count once, and the peak of the largest process, which includes peaks between samples";
         peak_rss_bytes: Bytes, "usage", Value::Column("rss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "max_process_rss_bytes";
-            "Largest sum of the resident memory of the processes of a node, at least: the larger one of the largest sum at a sample and the largest process; shared pages are counted for each process";
+            "Lower bound of the peak resident memory of the processes of a node: the larger of the largest sum at a sample and the peak of the largest process; shared pages are counted for each process";
         peak_swap_bytes: Bytes, "usage", Value::Column("swap"), &[IsNull("tid")], over_time: OverTime::Max;
             "Largest sum of the swapped out memory of the processes of a node at a sample";
         max_process_rss_bytes: Bytes, "process", Value::Column("peak_rss"), &[], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest resident memory of one process during the run, also between samples";
+            "Largest resident memory of one process during the run, including peaks between samples";
         storage_read_bytes: Bytes, "usage", Value::Column("read_bytes"), &[IsNull("tid")];
             "Bytes fetched from storage";
         storage_write_bytes: Bytes, "usage", Value::Column("write_bytes"), &[IsNull("tid")];
@@ -152,13 +152,13 @@ figures! {
         gpu_memory_bytes: Bytes, "gpu_process", Value::Column("memory_used"), &[IsNull("tid")], over_time: OverTime::Max;
             "Largest device memory in use on all GPUs of a node at a sample";
         energy_j: Joules, "process", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[];
-            "Energy of the packages, divided by the share of the node's CPU time: a model, not a measurement";
+            "Energy of the packages × share of the node's CPU time used by the processes: a model, not a measurement";
         processes: Count, "process", Value::One, &[];
             "Processes";
         failed_processes: Count, "process", Value::One, &[NotZero("exit_code")];
-            "Processes that ended with another exit code than 0";
+            "Processes that ended with an exit code other than 0";
         killed_processes: Count, "process", Value::One, &[NotNull("exit_signal")];
-            "Processes that a signal ended";
+            "Processes killed by a signal";
     }
 
     /// Of all processes of the target, from the table of the node's samples.
@@ -178,9 +178,9 @@ figures! {
         memory_traffic_bytes: Bytes, "timeline", Value::Column("node_mem_bw_bytes_per_s"), &[], over_time: OverTime::Integral;
             "Bytes read from and written to memory: of the node, or of the target if the CPU can attribute them";
         peak_pss_bytes: Bytes, "timeline", Value::Column("target_pss_sum"), &[], over_time: OverTime::Max;
-            "Largest memory of the target on a node at a sample: shared pages are divided among the processes that map them; use peak_memory_bytes, which also has what is between samples";
+            "Largest memory of the target on a node at a sample: shared pages are divided among the processes that map them; use peak_memory_bytes, which includes peaks between samples";
         quota_periods: Count, "throttle", Value::Column("periods"), &[];
-            "Periods of CPU quotas, in samples in which one was used up";
+            "Periods of CPU quotas in samples in which a quota was used up";
         throttled_periods: Count, "throttle", Value::Column("throttled_periods"), &[];
             "Periods in which a CPU quota was used up";
         target_energy_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
@@ -244,13 +244,13 @@ figures! {
         oom_kills: Count, "system", Value::Column("oom_kills"), &[];
             "Processes killed for lack of memory";
         profiler_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[IsOneOf("component_kind", &["start", "profiler"])];
-            "CPU time of the profiler, with its start and without writing the last files";
+            "CPU time of the profiler, including its start but not the writing of the last files";
         profiler_start_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("component_kind", "start")];
-            "CPU time of the profiler up to the baselines, most of it to load BPF programs";
+            "CPU time of the profiler up to the baselines, mostly for loading BPF programs";
         profiler_rss_bytes: Bytes, "overhead", Value::Column("rss"), &[Is("component_kind", "profiler")], over_time: OverTime::Max, at_least: "profiler_peak_rss_bytes";
             "Largest resident memory of the profiler";
         profiler_peak_rss_bytes: Bytes, "overhead", Value::Column("peak_rss"), &[Is("component_kind", "profiler")], over_time: OverTime::Max;
-            "Largest resident memory of the profiler, also between samples";
+            "Largest resident memory of the profiler, including peaks between samples";
     }
 
     /// Of the GPUs of a node, or of one of them.

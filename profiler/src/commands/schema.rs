@@ -45,9 +45,9 @@ fn markdown() -> String {
     let mut text = format!(
         "# Metrics\n\n<!-- Made by `cargo xtask docs` from the declarations in profiler/src/sources: do not edit. -->\n\n\
          Schema version {SCHEMA_VERSION}. A *counter* is the increase over `interval_ns`, a *gauge* the value at the \
-         sample, a *maximum* the greatest value of the interval; null means \"not available\", never 0. Types are \
+         sample, a *maximum* the largest value in the interval; null means \"not available\", never 0. Types are \
          DuckDB's; each column carries `unit`, `kind` and `help` in its Arrow field metadata. Every table also has \
-         the columns `run`, the name of the run, and `host`, which readers make from the path. `--source` \
+         the columns `run`, the name of the run, and `host`, which readers derive from the path. `--source` \
          selects sources.\n\n\
          | table or view | source | contents |\n|---|---|---|\n"
     );

@@ -14,13 +14,13 @@ columns! {
 columns! {
     /// One session of a run on one host.
     pub struct RunRow {
-        state: Label = Label("", "running, complete, recovered (killed, its journals are Parquet files now) or incomplete (rows were lost)"),
+        state: Label = Label("", "running, complete, recovered (killed; its journals were converted to Parquet files) or incomplete (rows were lost)"),
         exit_code: Option<i32> = Label("", "Exit code of the profiled command, 128 + N if it was killed by signal N; null without a command, and if the command outlived its profile"),
-        uid: Option<u32> = Label("", "User who started the profiler (before sudo); in the run of a job that a profiler of the node has made, the user of the job, null if unknown"),
+        uid: Option<u32> = Label("", "User who started the profiler (before sudo); in job runs of `--split-by job`, the user of the job, null if unknown"),
         user: Option<Label> = Label("", "Name of that user"),
         scheduler: Option<Label> = Label("", "Scheduler of the job; null without a job"),
         job_id: Option<Label> = Label("", "Batch job that was profiled; null without a job"),
-        labels: Option<String> = Label("", "Labels of the user, as a JSON object; null without labels"),
+        labels: Option<String> = Label("", "Labels of the run, as a JSON object; null without labels"),
         target: String = Label("", "Target of the profile, as text"),
         command: String = Label("", "Command line of the profiler, quoted for sh(1)"),
         version: Label = Label("", "Version of the profiler"),
@@ -37,5 +37,5 @@ columns! {
 /// The table.
 pub static RUN: TypedTable<RunKey, RunRow> = TypedTable::new(
     "run",
-    "One row per host and session of the profiler: who ran what, when, with which result",
+    "One row per host and session of the profiler: user, command, times and result",
 );

@@ -22,7 +22,7 @@ columns! {
     pub struct DiskRow {
         device: Label = Label("", "Name of the disk or partition, as in /dev"),
         partition: bool = Label("", "Whether it is a partition; the row of its disk includes its I/O"),
-        kind: Label = Label("", "physical (also a disk behind a network); virtual (dm, md, loop, zram …, whose I/O is also that of other disks, or of memory). Add physical disks for the I/O of the node"),
+        kind: Label = Label("", "physical (also a disk behind a network); virtual (dm, md, loop, zram …, whose I/O is also counted on other disks, or goes to memory). Sum physical disks for the I/O of the node"),
         read_ops: Option<u64> = Counter("1", "Completed reads; read_count in psutil"),
         read_merged: Option<u64> = Counter("1", "Reads merged with others before they were issued"),
         read_bytes: Option<u64> = Counter("bytes", "Bytes read, in sectors of 512 bytes"),

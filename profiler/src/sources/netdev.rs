@@ -20,7 +20,7 @@ columns! {
     /// One network interface over one interval.
     pub struct NetdevRow {
         device: Label = Label("", "Name of the interface"),
-        kind: Label = Label("", "loopback; physical (with a device); container (the way out of a network namespace other than the node's: veth and others that are on no other interface); virtual (bridges, bonds, VLANs, tunnels, a device below another one, whose bytes may also be those of another interface). Add physical and container for the traffic of the node"),
+        kind: Label = Label("", "loopback; physical (with a device); container (leads out of a network namespace other than the node's: veth and others that are not stacked on another interface); virtual (bridges, bonds, VLANs, tunnels, a device below another one, whose bytes may also be those of another interface). Sum physical and container for the traffic of the node"),
         rx_bytes: Option<u64> = Counter("bytes", "Bytes received, with the headers that the driver counts: those of Ethernet in most drivers, none on loopback"),
         rx_packets: Option<u64> = Counter("1", "Packets received"),
         rx_errors: Option<u64> = Counter("1", "Damaged packets received; errin in psutil"),

@@ -18,17 +18,17 @@ use crate::{
 columns! {
     /// One component of the profiler.
     pub struct OverheadRow {
-        component_kind: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), memory (rows that were left out because the memory of the cgroup was short), sink (output), profiler (the profiler since its start), start (the profiler up to the baselines, once; loading BPF programs is the most of it)"),
+        component_kind: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), memory (rows that were omitted because the cgroup was short of memory), sink (output), profiler (the profiler since its start), start (the profiler up to the baselines, once; mostly loading BPF programs)"),
         component: Label = Label("", "Name of the component"),
-        runs: Option<u64> = Counter("1", "Number of runs; samples for the profiler; null for BPF programs unless kernel.bpf_stats_enabled=1"),
-        run_ns: Option<u64> = Counter("ns", "Wall time of the runs; the work of the samples for the profiler"),
+        runs: Option<u64> = Counter("1", "Number of runs; for the profiler, of samples; null for BPF programs unless kernel.bpf_stats_enabled=1"),
+        run_ns: Option<u64> = Counter("ns", "Wall time of the runs; for the profiler, time spent on samples"),
         rows: Option<u64> = Counter("1", "Rows produced or written"),
-        dropped: Option<u64> = Counter("1", "Losses: rows (sink, memory), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, processes that were missed at most (procfs), marks, samples (profiler), names of processes (source tasks)"),
+        dropped: Option<u64> = Counter("1", "Losses: rows (sink, memory), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, upper bound of missed processes (procfs), marks, samples (profiler), names of processes (source tasks)"),
         errors: Option<u64> = Counter("1", "Failed runs or writes"),
         late_ns: Option<u64> = Gauge("ns", "Delay of the sample after its deadline (profiler)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory (profiler)"),
         peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory so far, without helper processes (profiler)"),
-        cpu_ns: Option<u64> = Counter("ns", "CPU time of all threads, of helper processes and of programs that were run (is_profiler, start). The files of the end are written after the last row"),
+        cpu_ns: Option<u64> = Counter("ns", "CPU time of all threads, of helper processes and of programs that were run (profiler, start). The final files are written after the last row"),
     }
 }
 

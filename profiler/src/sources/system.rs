@@ -46,7 +46,7 @@ columns! {
         interrupts: Option<u64> = Counter("1", "Interrupts (`/proc/stat intr`)"),
         softirqs: Option<u64> = Counter("1", "Soft interrupts (`/proc/stat softirq`)"),
         forks: Option<u64> = Counter("1", "Processes and threads created (`/proc/stat processes`)"),
-        memory_total: Option<u64> = Gauge("bytes", "Memory, without what the kernel reserved at boot (`/proc/meminfo MemTotal`)"),
+        memory_total: Option<u64> = Gauge("bytes", "Memory, without the part reserved by the kernel at boot (`/proc/meminfo MemTotal`)"),
         memory_available: Option<u64> = Gauge("bytes", "Estimate of the memory that can be allocated without swapping (`/proc/meminfo MemAvailable`)"),
         memory_used: Option<u64> = Gauge("bytes", "Memory in use: `memory_total - memory_available`, as in psutil and free"),
         memory_free: Option<u64> = Gauge("bytes", "Unused memory (`/proc/meminfo MemFree`)"),

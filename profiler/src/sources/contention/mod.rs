@@ -35,7 +35,7 @@ columns! {
     /// A cgroup with a quota over one interval.
     pub struct ThrottleRow {
         cgroup: Label = Label("", "Path of the cgroup, below the mount point of its hierarchy"),
-        quota_cpus: f64 = Gauge("1", "CPU time per time that it allows"),
+        quota_cpus: f64 = Gauge("1", "CPUs allowed by the quota, as CPU time per time"),
         periods: u64 = Counter("1", "Periods in which a thread was runnable (`cpu.stat nr_periods`)"),
         throttled_periods: u64 = Counter("1", "Periods in which the quota was used up (`cpu.stat nr_throttled`)"),
         throttled_ns: u64 = Counter("ns", "Time in which the quota stopped runnable threads, summed over CPUs (`cpu.stat throttled_usec`, `throttled_time`)"),
@@ -44,7 +44,7 @@ columns! {
 
 static NEIGHBOURS: TypedTable<TickKey, NeighbourRow> = TypedTable::new(
     "neighbour",
-    "One row per sample after which the target had waited for CPUs, and command name outside the target: the eight with most CPU time",
+    "One row per command name outside the target and sample, if the target had waited for CPUs: the eight with the most CPU time",
 );
 
 static THROTTLES: TypedTable<TickKey, ThrottleRow> = TypedTable::new(
@@ -55,7 +55,7 @@ static THROTTLES: TypedTable<TickKey, ThrottleRow> = TypedTable::new(
 /// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "contention",
-    help: "what used the CPUs while the target waited for them: other processes, quotas",
+    help: "other processes and quotas that kept the target waiting for CPUs",
     tables: &[NEIGHBOURS.untyped(), THROTTLES.untyped()],
     open: |context| {
         // An ordinary user learns no more about others than the kernel shows them.

@@ -31,7 +31,7 @@ columns! {
         steal_ns: Option<u64> = Counter("ns", "Time the hypervisor ran something else while this CPU was ready to run (`/proc/stat`)"),
         guest_ns: Option<u64> = Counter("ns", "Time running guests; not part of `user_ns`, unlike in the kernel (`/proc/stat`)"),
         guest_nice_ns: Option<u64> = Counter("ns", "Time running guests at a nice value above 0; not part of `nice_ns` (`/proc/stat`)"),
-        frequency_hz: Option<u64> = Gauge("Hz", "Current frequency (sysfs `cpufreq/scaling_cur_freq`); without a cpufreq driver (usual in virtual machines), `cpu MHz` of `/proc/cpuinfo` on x86, which there is the nominal frequency, and null on other CPUs. Null if reading all CPUs took too long"),
+        frequency_hz: Option<u64> = Gauge("Hz", "Current frequency (sysfs `cpufreq/scaling_cur_freq`); without a cpufreq driver (usual in virtual machines), on x86 `cpu MHz` of `/proc/cpuinfo`, which is then the nominal frequency, on other CPUs null. Null if reading all CPUs took too long"),
     }
 }
 

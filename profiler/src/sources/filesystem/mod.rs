@@ -28,7 +28,7 @@ columns! {
         device: Option<Label> = Label("", "Mounted device or server:/export"),
         fstype: Label = Label("", "Type of the file system"),
         read_only: bool = Gauge("", "Whether it is mounted read-only"),
-        total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s, was not asked because 15 others do not answer, or may not be entered by the user"),
+        total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s, was not queried because 15 others do not answer, or is not accessible to the user"),
         used: Option<u64> = Gauge("bytes", "Space in use: `total - free`"),
         free: Option<u64> = Gauge("bytes", "Free space, including what is reserved for root"),
         available: Option<u64> = Gauge("bytes", "Free space for users; free in psutil"),
@@ -39,7 +39,7 @@ columns! {
 
 static TABLE: TypedTable<TickKey, FilesystemRow> = TypedTable::new(
     "filesystem",
-    "One row per mounted file system with a size: at the first sample, then every 10 s, and at the end of the run. One to which no name leads, because another one is mounted above it, has none. One that autofs or the kernel mounts on demand is read when it appears and at the end only: each reading would postpone its unmount",
+    "One row per mounted file system with a size: at the first sample, then every 10 s, and at the end of the run. A file system hidden by another one mounted over it has no rows. A file system that autofs or the kernel mounts on demand is read only when it appears and at the end: each reading would postpone its unmount",
 );
 
 /// Declaration of the source.

@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 columns! {
     /// Key of the only row of a run, which has no interval.
     pub struct RunKey {
-        ts: Timestamp = Label("us", "Wall clock of the sample at which the facts were known, usually the first"),
+        ts: Timestamp = Label("us", "Wall clock of the sample at which the facts were available, usually the first"),
     }
 }
 
@@ -77,7 +77,7 @@ columns! {
         caches: Option<String> = Label("", "JSON list of caches, with level, type, size and line in bytes, ways, and the CPUs that share the cache (sysfs)"),
         numa_nodes: Option<u32> = Label("1", "Online NUMA nodes (sysfs)"),
         numa: Option<String> = Label("", "JSON list of NUMA nodes, with CPUs, memory in bytes and distances (sysfs)"),
-        memory_total: Option<u64> = Label("bytes", "Memory, without what the kernel reserved at boot (`/proc/meminfo MemTotal`)"),
+        memory_total: Option<u64> = Label("bytes", "Memory, without the part reserved by the kernel at boot (`/proc/meminfo MemTotal`)"),
         page_size: u64 = Label("bytes", "Size of a page"),
         transparent_hugepages: Option<String> = Label("", "Policy for huge pages in anonymous memory: `always`, `madvise` or `never` (sysfs)"),
         kernel_release: Option<String> = Label("", "Release of the kernel, as in `uname -r`"),

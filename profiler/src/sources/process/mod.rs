@@ -36,8 +36,8 @@ columns! {
         argv: Option<Words> = Label("", "List of the arguments, as long as `cmdline`"),
         cmdline_truncated: Option<bool> = Label("", "Whether `cmdline` is truncated: to 64 KiB, and while many processes have long command lines to less, but never below 256 bytes"),
         cgroup: Option<Label> = Label("", "Path of the cgroup: that of v2 or, if that is the root, of the first v1 hierarchy in which the process has a group"),
-        allowed_cpus: Option<Label> = Label("", "CPUs on which the process may run, as a list such as 0-3,8: affinity of its threads at its start, or when it was first seen, which cpusets limit"),
-        quota_cpus: Option<f64> = Gauge("1", "CPU time per time that its cgroups allow together; null without a limit"),
+        allowed_cpus: Option<Label> = Label("", "CPUs on which the process may run, as a list such as 0-3,8: affinity of its threads, as limited by cpusets, at its start or when it was first seen"),
+        quota_cpus: Option<f64> = Gauge("1", "CPUs allowed by the quotas of its cgroups together, as CPU time per time; null without a limit"),
         memory_limit: Option<u64> = Gauge("bytes", "Smallest memory limit of its cgroups; null without a limit"),
         end_ts: Option<Timestamp> = Label("us", "Time at which the last thread ended; null while the process lives"),
         exit_code: Option<i32> = Label("", "Exit code; null if the process was killed by a signal or its exit was not observed"),
@@ -66,8 +66,8 @@ columns! {
         lifetime_minor_faults: Option<u64> = Gauge("1", "Page faults without I/O since the process started; null until the process or the run ends"),
         lifetime_major_faults: Option<u64> = Gauge("1", "Page faults that waited for I/O since the process started; null until the process or the run ends"),
         peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory during the run, without the memory of its parent that it had before its first exec. Exact if the process ends in the run, on Linux 6.16 and later, and on older ones if it was larger than before the exec; otherwise as of the last sample, null without one"),
-        energy_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was followed, divided by the share of the node's CPU time used by the process: a model, not a measurement; null if the energy of an interval is unknown", "cpu_time_share"),
-        energy_cycle_share_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was counted, divided by the share of the node's cycles used by the process and its descendants (perf_event, scope process): a model, not a measurement; null for processes without their own counters", "cycle_share"),
+        energy_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was followed × share of the node's CPU time used by the process: a model, not a measurement; null if the energy of an interval is unknown", "cpu_time_share"),
+        energy_cycle_share_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was counted × share of the node's cycles used by the process and its descendants (perf_event, scope process): a model, not a measurement; null for processes without their own counters", "cycle_share"),
     }
 }
 
@@ -92,7 +92,7 @@ columns! {
 
 static TABLE: TypedTable<LifetimeKey, ProcessRow> = TypedTable::keyed(
     "process",
-    "One row per process of the target, including short-lived ones: counters cover the run, `lifetime_` columns the whole life of the process. If processes are read from /proc, counters are null for those that no sample has",
+    "One row per process of the target, including short-lived ones: counters cover the run, `lifetime_` columns the whole life of the process. If processes are read from /proc, counters are null for processes without a sample",
 );
 
 static PROCESS_TREE: View = View {

@@ -22,13 +22,13 @@ columns! {
     /// A region, phase or event.
     pub struct RegionRow {
         name: Option<Label> = Label("", "Name given by the application; null for an end without a start that has no name"),
-        op: Label = Label("", "How it was marked: region (start and end), phase (one mark at the end), event (no length)"),
+        op: Label = Label("", "Type of mark: region (start and end), phase (one mark at the end), event (no length)"),
         kind: Option<Label> = Label("", "Kind given by the application"),
         user_id: Option<String> = Label("", "Identifier given by the application"),
         user_parent_id: Option<String> = Label("", "Identifier of the enclosing region, given by the application"),
         parent_region_id: Option<u64> = Label("", "Number of the enclosing region, if it was open in this process or an ancestor"),
         group: Option<Label> = Label("", "Group of regions, given by the application"),
-        status: Option<Label> = Label("", "finished, error, or another word of the application; unfinished (the process ended first), run_ended (the run ended first), unmatched (an end without a start); null for events and while the region is open"),
+        status: Option<Label> = Label("", "finished, error, or another word chosen by the application; unfinished (the process ended first), run_ended (the run ended first), unmatched (an end without a start); null for events and while the region is open"),
         region_start_ts: Option<Timestamp> = Label("us", "Time at which the start was marked; null for an end without a start"),
         region_end_ts: Option<Timestamp> = Label("us", "Time at which the end was marked, the process ended, or the run ended; null while the region is open"),
         attributes: Option<String> = Label("", "Attributes given by the application, JSON"),

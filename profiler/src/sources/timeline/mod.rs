@@ -22,7 +22,7 @@ use crate::{
 columns! {
     /// One sample of target and node.
     pub struct TimelineRow {
-        target_cpu_percent: Option<f64> = Gauge("%", "CPU time of the target over the interval; 100 is one CPU (usage). If processes are read from /proc, it includes those that no sample has"),
+        target_cpu_percent: Option<f64> = Gauge("%", "CPU time of the target over the interval; 100 is one CPU (usage). If processes are read from /proc, it includes processes without a sample"),
         target_runqueue_ns: Option<u64> = Counter("ns", "Time that threads of the target were runnable and waited for a CPU (sched)"),
         target_rss_sum: Option<u64> = Gauge("bytes", "Sum of the resident memory of all processes; shared pages are counted for each process (usage.rss)"),
         target_pss_sum: Option<u64> = Gauge("bytes", "Memory of the target: sum of PSS, in which shared pages are divided by the number of processes that map them. Read every 30 s, at the end, and when target_rss_sum has grown by 25 %; null at other samples"),
@@ -52,8 +52,8 @@ columns! {
         node_mem_bw_bytes_per_s: Option<f64> = Gauge("B/s", "Bandwidth of DRAM, reads and writes (perf_metric mem_bw); of the target if the CPU can attribute it"),
         package_power_w: Option<f64> = Gauge("W", "Power of all packages (energy)"),
         dram_power_w: Option<f64> = Gauge("W", "Power of all memory (energy)"),
-        fabric_tx_bytes: Option<u64> = Counter("bytes", "Bytes sent by all ports (fabric); null if that of a port is unknown"),
-        fabric_rx_bytes: Option<u64> = Counter("bytes", "Bytes received by all ports (fabric); null if that of a port is unknown"),
+        fabric_tx_bytes: Option<u64> = Counter("bytes", "Bytes sent by all ports (fabric); null if the value of a port is unknown"),
+        fabric_rx_bytes: Option<u64> = Counter("bytes", "Bytes received by all ports (fabric); null if the value of a port is unknown"),
         gpu_utilization_sum: Option<f64> = Gauge("%", "Utilization of all GPUs, which include their MIG instances; 100 is one GPU. From the last reading that has ended, usually that of the previous sample (gpu)"),
         gpu_utilization_max: Option<f64> = Gauge("%", "Utilization of the busiest GPU (gpu)"),
         gpu_memory_sum_bytes: Option<f64> = Gauge("bytes", "Device memory in use on all GPUs (gpu)"),
