@@ -7,7 +7,7 @@ use clap::Command;
 /// Headings and the subcommands below each, in the order of their use.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Record", &["run", "serve", "mark", "status"]),
-    ("Look", &["summary", "report", "compare"]),
+    ("Analyse", &["summary", "report", "compare"]),
     (
         "Data",
         &["export", "import", "verify", "recover", "compact", "upload"],
@@ -23,7 +23,7 @@ const FIRST: [(&str, &str); 3] = [
         "profiler run -- COMMAND",
         "profile a command; or --pid, --job, --node",
     ),
-    ("profiler summary", "where its time went: the newest run"),
+    ("profiler summary", "where the time of the newest run went"),
 ];
 
 const OPTIONS: &str = "\

@@ -171,9 +171,9 @@ fn files() -> Page {
             ),
             bold("--run-id"),
             roman(
-                " sets it. Nodes that write into one run have a directory each in every table. \
-                 Parquet files never change once they have their name, so that they can be read \
-                 while the run goes on.",
+                " sets it. If several nodes write into one run, each has a directory in every table. \
+                 Parquet files never change once they have their final name, so they can be read \
+                 during the run.",
             ),
         ])
         .heading("FILES");
@@ -186,7 +186,7 @@ fn files() -> Page {
         (
             "TABLE/host=NODE/_part-NNNNN.arrows",
             "Journal of the next Parquet file: an Arrow IPC stream. After a crash, profiler recover \
-             turns it into a Parquet file.",
+             converts it to a Parquet file.",
         ),
         (
             "run.json, run.NODE.json",
@@ -204,7 +204,7 @@ fn files() -> Page {
         ),
         (
             "../README.md",
-            "An introduction for who finds the output directory.",
+            "An introduction for readers of the output directory.",
         ),
     ] {
         page.item([bold(name)], text);
@@ -213,7 +213,7 @@ fn files() -> Page {
     for (state, text) in [
         (
             "running",
-            "The profiler is alive, or was killed and the run has not been recovered.",
+            "The profiler is running, or was killed and the run has not been recovered.",
         ),
         ("complete", "Every row is in a Parquet file."),
         (
@@ -281,14 +281,14 @@ fn configuration() -> Page {
             roman("TOML files with defaults for the options of "),
             bold("profiler run"),
             roman(
-                ". They are read in this order, those of the directory by name: a later file \
-                 replaces entries of an earlier one, and adds keys to its tables. The command line \
+                ". They are read in this order, files in the directory by name. Entries of a later \
+                 file replace those of an earlier one; its tables are merged key by key. The command line \
                  and the variables PROFILER_* have precedence. An unknown entry or an invalid value \
                  is an error that names its file and line; profiler config --check finds it. The \
                  option ",
             ),
             bold("--config"),
-            roman(" names another file, which is then the only one."),
+            roman(" names a file that is read instead."),
         ])
         .heading("SETTINGS");
     let options = Settings::augment_args(Command::new("settings"));
@@ -302,12 +302,12 @@ fn configuration() -> Page {
     page.heading("REPORTS");
     page.item(
         [bold("[report.thresholds]")],
-        "Nodes above these values are marked by profiler summary and profiler report: cpu_percent, \
+        "profiler summary and profiler report tag nodes above these values: cpu_percent, \
          memory_bytes, disk_bytes, cpu_seconds. None has a default.",
     );
     page.item(
         [bold("[report] ceilings = "), italic("PATH")],
-        "Peak performance and bandwidths for the roofline, as profiler ceilings writes them.",
+        "File with peak performance and bandwidths for the roofline, in the format of profiler ceilings.",
     );
     page.see_also(&[
         ("profiler-config", 1),

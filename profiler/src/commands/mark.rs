@@ -26,7 +26,7 @@ variable, send nothing. At most 8 KiB, for example
   op          required fields      meaning
   start       name                 a region starts
   end                              the innermost region with this id or name ends
-  event       name                 a moment without duration
+  event       name                 an event without duration
   phase       name, seconds        a region of this length ends now
   gauge       name, value          the current value of a quantity, in `unit`
   Optional: id, parent (id of the enclosing region), group, kind, status (finished,

@@ -16,7 +16,7 @@ pub const WAIT: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "\
 Examples:
-  profiler run --pid 4711                  a process and its descendants, until they end
+  profiler run --pid 4711                   a process and its descendants, until they end
   profiler run -i 100ms -- mpirun ./solver  a command, from its first instruction
   profiler run --job 4711                   a batch job on this node, until it ends
   profiler run --node -d 60s                the whole node, for a minute
