@@ -94,7 +94,7 @@ pub enum Command {
     /// credentials are set as for the AWS tools: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
     /// AWS_SECRET_ACCESS_KEY, AWS_PROFILE, ~/.aws. Local files are kept.
     Upload(upload::Arguments),
-    /// Show where the time, bytes and energy of a run went, on one screen
+    /// Show on one screen where the time, bytes and energy of a run went
     Summary(summary::Arguments),
     /// Write reports of runs: offline HTML, PDF, Markdown, plots
     Report(report::Arguments),
