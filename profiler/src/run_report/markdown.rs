@@ -18,7 +18,7 @@ pub fn markdown(reports: &[Report], pictures: &[Vec<(String, PathBuf)>]) -> Stri
         text += &page(&report.summary).markdown();
         let found = findings(&report.summary);
         if !found.is_empty() {
-            text += "\n## Hints\n\n";
+            text += "\n## Recommendations\n\n";
         }
         for finding in found {
             let _ = writeln!(

@@ -35,7 +35,7 @@ columns! {
     /// A cgroup with a quota over one interval.
     pub struct ThrottleRow {
         cgroup: Label = Label("", "Path of the cgroup, below the mount point of its hierarchy"),
-        quota_cpus: f64 = Gauge("1", "CPUs allowed by the quota, as CPU time per time"),
+        quota_cpus: f64 = Gauge("1", "CPU quota of the cgroup, in CPUs"),
         periods: u64 = Counter("1", "Periods in which a thread was runnable (`cpu.stat nr_periods`)"),
         throttled_periods: u64 = Counter("1", "Periods in which the quota was used up (`cpu.stat nr_throttled`)"),
         throttled_ns: u64 = Counter("ns", "Time in which the quota stopped runnable threads, summed over CPUs (`cpu.stat throttled_usec`, `throttled_time`)"),

@@ -37,7 +37,7 @@ columns! {
         cmdline_truncated: Option<bool> = Label("", "Whether `cmdline` is truncated: to 64 KiB, and while many processes have long command lines to less, but never below 256 bytes"),
         cgroup: Option<Label> = Label("", "Path of the cgroup: that of v2 or, if that is the root, of the first v1 hierarchy in which the process has a group"),
         allowed_cpus: Option<Label> = Label("", "CPUs on which the process may run, as a list such as 0-3,8: affinity of its threads, as limited by cpusets, at its start or when it was first seen"),
-        quota_cpus: Option<f64> = Gauge("1", "CPUs allowed by the quotas of its cgroups together, as CPU time per time; null without a limit"),
+        quota_cpus: Option<f64> = Gauge("1", "Smallest CPU quota of its cgroups, in CPUs; null without a limit"),
         memory_limit: Option<u64> = Gauge("bytes", "Smallest memory limit of its cgroups; null without a limit"),
         end_ts: Option<Timestamp> = Label("us", "Time at which the last thread ended; null while the process lives"),
         exit_code: Option<i32> = Label("", "Exit code; null if the process was killed by a signal or its exit was not observed"),

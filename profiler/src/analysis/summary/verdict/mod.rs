@@ -105,8 +105,8 @@ const RULES: [Rule; 18] = [
     },
     Rule {
         name: "waits for CPUs",
-        condition: "run queue ≥ 20 % of run queue and CPU time, and ≥ 0.1 threads on average, if no sample tells why",
-        hint: "Record with the sources `cpu`, `sched`, `usage` and `timeline`: they tell whether the target itself, a quota or others caused the waits.",
+        condition: "run queue ≥ 20 % of run queue and CPU time, and ≥ 0.1 threads on average, if no cause is recorded",
+        hint: "Record with the sources `cpu`, `sched`, `usage` and `timeline`: they show whether the target itself, a quota or others caused the waits.",
         apply: waits_for_cpus,
     },
     Rule {
@@ -154,7 +154,7 @@ const RULES: [Rule; 18] = [
     },
     Rule {
         name: "MPI",
-        condition: "ranks with marks of kind `mpi` that are ≥ 25 % of their time in MPI, if there is no `imbalance`",
+        condition: "ranks with marks of kind `mpi` that spend ≥ 25 % of their time in MPI, if there is no `imbalance`",
         hint: "Communicate less often and in larger messages, or compute meanwhile; `region` has the calls of clients/mpi.",
         apply: communication,
     },
