@@ -89,7 +89,7 @@ fn commands_with_a_run() {
             assert_no_error(&["export", format, run, "--table", table, "-o", "-"]);
         }
     }
-    for format in ["chrome-trace", "flowcept", "perfpy", "prov"] {
+    for format in ["chrome-trace", "flowcept", "prov"] {
         assert_no_error(&["export", format, run, "-o", "-"]);
     }
     let directory = TempDir::new().expect("a directory");
