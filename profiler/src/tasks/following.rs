@@ -36,7 +36,7 @@ impl TaskTable {
     pub fn events_fd(&self) -> Option<io::Result<OwnedFd>> {
         match &self.reader {
             Reader::Bpf(programs) => Some(programs.events_fd()),
-            Reader::Procfs(walker) => walker.events_fd(),
+            Reader::Procfs(reader) => reader.events_fd(),
             Reader::None => None,
         }
     }
@@ -48,8 +48,8 @@ impl TaskTable {
     /// If the BPF maps or the tasks cannot be read or written.
     pub fn follow_command(&mut self, pid: u32) -> Result<()> {
         match &mut self.reader {
-            Reader::Procfs(walker) => {
-                walker.follow_command(&self.host.procfs, pid);
+            Reader::Procfs(reader) => {
+                reader.follow_command(&self.host.procfs, pid);
                 Ok(())
             }
             Reader::Bpf(_) | Reader::None => self.follow_more(None, &[pid]),
@@ -58,14 +58,14 @@ impl TaskTable {
 
     /// Losses of the `/proc` fallback so far.
     pub fn procfs_losses(&self) -> Option<ProcfsLosses> {
-        let Reader::Procfs(walker) = &self.reader else {
+        let Reader::Procfs(reader) = &self.reader else {
             return None;
         };
         Some(ProcfsLosses {
             uncounted: self.uncounted,
-            records: walker.records_lost(),
-            unrecorded: walker.unrecorded(),
-            missed_at_most: walker.missed_at_most(),
+            records: reader.records_lost(),
+            unrecorded: reader.unrecorded(),
+            missed_at_most: reader.missed_at_most(),
         })
     }
 
@@ -144,7 +144,7 @@ impl TaskTable {
                     programs.adopt(&roots)?;
                 }
             }
-            Reader::Procfs(walker) => walker.follow_more(&self.host.procfs, directories, pids),
+            Reader::Procfs(reader) => reader.follow_more(&self.host.procfs, directories, pids),
             Reader::None => {}
         }
         Ok(())
@@ -157,8 +157,8 @@ impl TaskTable {
     ///
     /// If the tasks cannot be read.
     pub fn drain_events(&mut self) -> Result<()> {
-        if let Reader::Procfs(walker) = &mut self.reader {
-            walker.drain();
+        if let Reader::Procfs(reader) = &mut self.reader {
+            reader.drain();
         }
         if let Reader::Bpf(programs) = &mut self.reader {
             programs.drain(&mut self.events)?;

@@ -32,7 +32,7 @@ mod readings;
 mod row;
 mod threads;
 mod tree_cpu;
-pub mod walk;
+pub mod procfs_reader;
 
 use std::sync::Arc;
 
@@ -49,9 +49,9 @@ pub use self::{
     per_key::PerKeyCounters,
     process::{End, Process},
     process_id::ProcessId,
+    procfs_reader::ProcfsReader,
     row::Row,
     slow_fields::Details,
-    walk::ProcfsReader,
 };
 use self::{
     access::Viewer, identity_worker::IdentityWorker, process::CurrentReading,

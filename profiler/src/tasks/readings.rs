@@ -8,8 +8,8 @@ use super::{
     counters::LatencySum,
     lifecycle::Change,
     process::{entry, on_fork},
+    procfs_reader::Observed,
     threads::ReadingTime,
-    walk::Observed,
 };
 use crate::{
     bpf::{Event, Reading as BpfReading, Record},
@@ -200,10 +200,10 @@ impl TaskTable {
 
     /// Reads the processes from `/proc` and applies them.
     pub(super) fn read_procfs(&mut self, tick: &Tick, first: bool, last: bool) -> Result<()> {
-        let Reader::Procfs(walker) = &mut self.reader else {
+        let Reader::Procfs(reader) = &mut self.reader else {
             return Ok(());
         };
-        let reading = walker.read(&self.host, first, last)?;
+        let reading = reader.read(&self.host, first, last)?;
         let before = self.target_cpu_total.replace(reading.cpu_ns);
         self.target_cpu_ns = Some(
             reading

@@ -78,8 +78,8 @@ fn read_procfs(
     found: &FoundTarget,
     problem: &str,
 ) -> OpenReader {
-    let mut walker = ProcfsReader::new(found.walk.clone(), clock, config.settings.threads);
-    let records = walker.record_lifecycle(&cpus_of_target(config));
+    let mut reader = ProcfsReader::new(found.procfs_scope.clone(), clock, config.settings.threads);
+    let records = reader.record_lifecycle(&cpus_of_target(config));
     let mut fallback = Fallback {
         problem: problem.to_owned(),
         is_recorded: records.is_ok(),
@@ -100,7 +100,7 @@ fn read_procfs(
         );
     }
     OpenReader {
-        reader: Reader::Procfs(Box::new(walker)),
+        reader: Reader::Procfs(Box::new(reader)),
         support: KernelSupport {
             run_delay: host.procfs.join("self/schedstat").exists(),
             io: host.procfs.join("self/io").exists(),

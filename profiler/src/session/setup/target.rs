@@ -10,7 +10,7 @@ use crate::{
     host::Host,
     job::{self, ROOTS_MAX},
     privileges,
-    tasks::walk,
+    tasks::procfs_reader,
 };
 
 /// A target that exists.
@@ -20,7 +20,7 @@ pub struct FoundTarget {
     /// Processes that are followed from the start.
     pub roots: Roots,
     /// Membership, as the `/proc` fallback checks it.
-    pub walk: walk::Scope,
+    pub procfs_scope: procfs_reader::Scope,
     /// Directory of the cgroup.
     pub cgroup: Option<PathBuf>,
     /// The job, for `run.json`.
@@ -80,7 +80,7 @@ impl FoundTarget {
                 Ok(Self {
                     scope,
                     roots: Roots::new(),
-                    walk: walk::Scope::Cgroup(directory.clone()),
+                    procfs_scope: procfs_reader::Scope::Cgroup(directory.clone()),
                     description: format!("cgroup {}", directory.display()),
                     cgroup: Some(directory),
                     job: None,
@@ -93,10 +93,10 @@ impl FoundTarget {
             Target::Node => Ok(Self {
                 scope: bpf::Scope::Node,
                 roots: Roots::new(),
-                walk: if privileges::may_load_bpf() {
-                    walk::Scope::Node
+                procfs_scope: if privileges::may_load_bpf() {
+                    procfs_reader::Scope::Node
                 } else {
-                    walk::Scope::User(rustix::process::getuid().as_raw())
+                    procfs_reader::Scope::User(rustix::process::getuid().as_raw())
                 },
                 cgroup: None,
                 job: None,
@@ -108,7 +108,7 @@ impl FoundTarget {
     fn pids(roots: Roots, description: String) -> Self {
         Self {
             scope: bpf::Scope::Pids,
-            walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect()),
+            procfs_scope: procfs_reader::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect()),
             roots,
             cgroup: None,
             job: None,
@@ -145,7 +145,7 @@ impl FoundTarget {
                 .map(|pid| (*pid, 0))
                 .take(ROOTS_MAX)
                 .collect(),
-            walk: walk::Scope::Job {
+            procfs_scope: procfs_reader::Scope::Job {
                 directories: directories
                     .map(|directory| directory.path.clone())
                     .collect(),
