@@ -293,16 +293,24 @@ fn check_lists_status_and_default_of_sources() {
     let remedies: Vec<&str> = table.lines().filter(|line| line.contains("→")).collect();
     let distinct: BTreeSet<&&str> = remedies.iter().collect();
     assert_eq!(remedies.len(), distinct.len(), "{table}");
-    let gpu = sources.iter().find(|source| source["source"] == "gpu");
-    let gpu = gpu.expect("listed");
-    let has_none = gpu["why"]
-        .as_str()
-        .is_some_and(|why| why.starts_with("no supported GPU driver"));
-    assert_eq!(
-        has_none,
-        gpu["remedy"] == "no action needed without a GPU",
-        "{gpu}"
-    );
+    for (name, absent, remedy) in [
+        (
+            "gpu",
+            "no supported GPU driver",
+            "no action needed without a GPU",
+        ),
+        (
+            "fabric",
+            "no fabric adapter",
+            "no action needed without one",
+        ),
+    ] {
+        let source = sources.iter().find(|source| source["source"] == name);
+        let source = source.expect("listed");
+        let why = source["why"].as_str();
+        let has_none = why.is_some_and(|why| why.starts_with(absent));
+        assert_eq!(has_none, source["remedy"] == remedy, "{source}");
+    }
 }
 
 #[test]

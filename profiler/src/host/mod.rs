@@ -162,6 +162,15 @@ fn possible_cpus(sysfs: &Path) -> usize {
         )
 }
 
+/// Whether a PCI device has such a vendor and class, as in `vendor` and `class` of sysfs.
+pub(crate) fn has_pci_device(sysfs: &Path, is_it: impl Fn(&str, &str) -> bool) -> bool {
+    let devices = sysfs.join("bus/pci/devices");
+    names(&devices, "").iter().any(|name| {
+        let fact = |file: &str| text(&devices.join(name).join(file)).unwrap_or_default();
+        is_it(&fact("vendor"), &fact("class"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

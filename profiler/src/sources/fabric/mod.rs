@@ -4,14 +4,17 @@
 mod counters;
 mod port;
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    path::Path,
+};
 
 use anyhow::Result;
 
 use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
-    host::Host,
+    host::{Host, has_pci_device},
     schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
     support::clock::monotonic_ns,
 };
@@ -80,11 +83,26 @@ fn probe(host: &Host) -> Support {
     if has_hardware(host) {
         return Support::Ok;
     }
+    let (what, remedy) = if has_adapter(&host.sysfs) {
+        let remedy =
+            "load the driver of the adapter: modprobe mlx5_ib (irdma, efa, hfi1, cxi_ss1 …)";
+        ("no driver of the fabric adapter is loaded", remedy)
+    } else {
+        ("no fabric adapter", "no action needed without one")
+    };
     Support::Unavailable {
-        why: "no fabric adapter (/sys/class/infiniband and /sys/class/cxi are empty)".to_owned(),
-        remedy: "no action needed without an adapter; otherwise load its driver: modprobe mlx5_ib (irdma, efa, hfi1, cxi_ss1 …)"
-            .to_owned(),
+        why: format!("{what} (/sys/class/infiniband and /sys/class/cxi are empty)"),
+        remedy: remedy.to_owned(),
     }
+}
+
+/// Whether the machine has a controller of InfiniBand or of another fabric, or an adapter of a vendor
+/// whose adapters also have the class of Ethernet: Mellanox, Cray.
+fn has_adapter(sysfs: &Path) -> bool {
+    has_pci_device(sysfs, |vendor, class| {
+        let is_fabric = ["0x0207", "0x0208"].iter().any(|of| class.starts_with(of));
+        is_fabric || class.starts_with("0x02") && ["0x15b3", "0x17db"].contains(&vendor)
+    })
 }
 
 struct Fabric {
@@ -212,4 +230,31 @@ fn counter_rows(device: &Label, port: &Port) -> impl Iterator<Item = CounterRow>
         counter: counter.name.clone(),
         value: counter.increase,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn adapters_without_a_driver_are_found_by_their_class_or_vendor() {
+        for (vendor, class, expected) in [
+            ("0x15b3", "0x020700", true),
+            ("0x15b3", "0x020000", true),
+            ("0x8086", "0x020800", true),
+            ("0x17db", "0x020000", true),
+            ("0x8086", "0x020000", false),
+            ("0x15b3", "0x010802", false),
+        ] {
+            let sysfs = tempfile::TempDir::new().expect("a directory");
+            let device = sysfs.path().join("bus/pci/devices/0000:01:00.0");
+            assert!(!has_adapter(sysfs.path()));
+            fs::create_dir_all(&device).expect("made");
+            fs::write(device.join("vendor"), format!("{vendor}\n")).expect("written");
+            fs::write(device.join("class"), format!("{class}\n")).expect("written");
+            assert_eq!(has_adapter(sysfs.path()), expected, "{vendor} {class}");
+        }
+    }
 }

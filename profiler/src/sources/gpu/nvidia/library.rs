@@ -11,7 +11,7 @@ use std::{
 use nvml_wrapper::{Nvml, error::NvmlError};
 
 use crate::{
-    host::{Host, names, text},
+    host::{Host, has_pci_device},
     support::worker::Worker,
 };
 
@@ -64,12 +64,8 @@ fn without_module(sysfs: &Path) -> Absent {
 
 /// Whether the machine has a display controller of NVIDIA.
 pub(in super::super) fn has_gpu(sysfs: &Path) -> bool {
-    let devices = sysfs.join("bus/pci/devices");
-    names(&devices, "").iter().any(|name| {
-        let is = |file: &str, prefix: &str| {
-            text(&devices.join(name).join(file)).is_some_and(|text| text.starts_with(prefix))
-        };
-        is("vendor", "0x10de") && is("class", "0x03")
+    has_pci_device(sysfs, |vendor, class| {
+        vendor == "0x10de" && class.starts_with("0x03")
     })
 }
 
