@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::stall_detector::be_realtime;
+
 /// A copy of `/sys` made of links, with files added below `class`.
 pub struct Sysfs {
     directory: tempfile::TempDir,
@@ -76,6 +78,8 @@ impl Sysfs {
         let stopped = Arc::clone(&stop);
         let Self { directory, rising } = self;
         let meter = std::thread::spawn(move || {
+            // A meter that does not rise for an interval is not connected, also if it only waits for a CPU.
+            be_realtime();
             let begin = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
                 for (file, rate) in &rising {

@@ -3,7 +3,7 @@
 use std::{
     fmt::Display,
     fs,
-    io::{self, Write as _},
+    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -154,23 +154,26 @@ impl Ceilings {
         })
     }
 
-    /// Refuses a file that [`Self::write`] could not write, or of another kind. Creates the directories
-    /// in which it is.
+    /// Refuses a file that [`Self::write`] could not write, and to replace one of another kind.
     ///
     /// # Errors
     ///
     /// When it is such a file.
     pub fn check_output(path: &Path) -> Result<(), Failure> {
-        let exists = path
-            .metadata()
-            .is_ok_and(|found| found.is_file() && found.len() > 0);
-        if exists && Self::read(path).is_err() {
+        let found = path.metadata().ok();
+        let is_other = found
+            .is_some_and(|found| !found.is_file() || found.len() > 0 && Self::read(path).is_err());
+        if is_other {
             let what = "exists and is not a file of ceilings; choose another --output";
             let message = format!("{} {what}", path.display());
             return Err(Failure::new(Reason::Output, message));
         }
-        let directory = create_directory_of(path);
-        let written = directory.and_then(tempfile::tempfile_in);
+        // Directories below the first that exists are created.
+        let above = path.ancestors().skip(1);
+        let existing = above
+            .filter(|it| !it.as_os_str().is_empty())
+            .find(|it| it.exists());
+        let written = tempfile::tempfile_in(existing.unwrap_or(Path::new(".")));
         written.map_err(|error| cannot_write(path, of_temporary(&error)))?;
         Ok(())
     }
@@ -182,7 +185,12 @@ impl Ceilings {
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
         let text = toml::to_string(self).map_err(Failure::internal)?;
-        create_directory_of(path).map_err(|error| cannot_write(path, error))?;
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(directory) = directory {
+            fs::create_dir_all(directory).map_err(|error| cannot_write(path, error))?;
+        }
         // Renamed, so that a report never reads half a file.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -250,16 +258,6 @@ fn cannot_write(path: &Path, cause: impl Display) -> Failure {
     Failure::new(Reason::Output, message)
 }
 
-/// Creates the directory of a file.
-fn create_directory_of(path: &Path) -> io::Result<&Path> {
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let Some(directory) = directory else {
-        return Ok(Path::new("."));
-    };
-    fs::create_dir_all(directory)?;
-    Ok(directory)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,14 +285,18 @@ mod tests {
             fs::write(&path, content).expect("written");
             assert_eq!(Ceilings::check_output(&path).is_ok(), is_ours, "{content}");
         }
+        for other in [directory.path(), Path::new("/dev/null")] {
+            assert!(Ceilings::check_output(other).is_err(), "{other:?}");
+        }
     }
 
     #[test]
     fn directory_that_cannot_be_written_is_refused() {
-        let path = Path::new("/proc/ceilings.toml");
-        let refused = Ceilings::check_output(path).expect_err("no file");
-        let expected = "cannot write /proc/ceilings.toml: No such file or directory";
-        assert_eq!(refused.message, expected);
+        for path in ["/proc/ceilings.toml", "/proc/new/ceilings.toml"] {
+            let refused = Ceilings::check_output(Path::new(path)).expect_err("no file");
+            let expected = format!("cannot write {path}: No such file or directory");
+            assert_eq!(refused.message, expected);
+        }
     }
 
     #[test]
