@@ -322,7 +322,7 @@ fn ceilings_without_threads_are_refused() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let binary = directory.path().join("profiler");
     fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
-    let all = fs::Permissions::from_mode(0o755);
+    let all = fs::Permissions::from_mode(0o777);
     fs::set_permissions(directory.path(), all).expect("our directory");
     let refused = Command::new(USER[0])
         .args(&USER[1..])
