@@ -234,7 +234,8 @@ fn killed_run_opens() {
         is_interactive: true,
     };
     assert_opens(&report, &expected);
-    assert!(report.text().contains("The run has not ended"));
+    let text = report.text();
+    assert!(text.contains("was killed: at most the last"), "{text}");
 }
 
 #[test]
