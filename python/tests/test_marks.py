@@ -193,6 +193,75 @@ def test_generators(run: Run) -> None:
     assert [row["parent_region_id"] for row in rows(reader, name="closed")] == [whole["region_id"], closed["region_id"]]
 
 
+def test_ends_of_the_program_in_a_region(run: Run) -> None:
+    """What is open when its process ends is unfinished."""
+    reader = run(
+        """
+        import os, signal, subprocess, sys, profiler
+
+        @profiler.task
+        def numbers():
+            yield 1
+            yield 2
+
+        generator = numbers()
+        next(generator)
+
+        def child(name, end):
+            if os.fork() == 0:
+                with profiler.region(name):
+                    end()
+                os._exit(9)
+            return os.waitstatus_to_exitcode(os.wait()[1])
+
+        assert child("os._exit", lambda: os._exit(4)) == 4
+        assert child("killed", lambda: os.kill(os.getpid(), signal.SIGKILL)) == -9
+        assert child("terminated", lambda: os.kill(os.getpid(), signal.SIGTERM)) == -15
+        try:
+            with profiler.region("interrupted"):
+                os.kill(os.getpid(), signal.SIGINT)
+                signal.pause()
+        except KeyboardInterrupt:
+            pass
+        try:
+            with profiler.region("exit"):
+                sys.exit(0)
+        except SystemExit:
+            pass
+        sys.stdout.flush()
+        os._exit(0)
+        """
+    )
+    status = {row["name"]: row["status"] for row in rows(reader)}
+    assert status == {
+        "numbers": "unfinished",
+        "os._exit": "unfinished",
+        "killed": "unfinished",
+        "terminated": "unfinished",
+        "interrupted": "error",
+        "exit": "error",
+    }
+    assert data(named(reader, "interrupted"), "attributes")["exception"] == "KeyboardInterrupt"
+    assert not losses(reader)
+
+
+def test_programs_belong_to_the_region(run: Run) -> None:
+    reader = run(
+        """
+        import subprocess, sys, profiler
+        inner = "import profiler\\nwith profiler.region('inner'): pass"
+        with profiler.region("outer"):
+            subprocess.run([sys.executable, "-c", inner], check=True, env=profiler.environment())
+            subprocess.run([sys.executable, "-c", inner.replace("inner", "other")], check=True)
+        assert profiler.environment() == dict(__import__("os").environ)
+        """
+    )
+    outer, inner, other = (named(reader, name) for name in ("outer", "inner", "other"))
+    assert len({outer["pid"], inner["pid"], other["pid"]}) == 3
+    assert (inner["parent_region_id"], other["parent_region_id"]) == (outer["region_id"], None)
+    assert not losses(reader)
+
+
 def test_loop_marks_iterations(run: Run) -> None:
     reader = run(
         """

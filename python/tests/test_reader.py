@@ -25,7 +25,6 @@ from profiler import Histogram, Reader, fleet
 from profiler import _histogram as histograms
 
 
-
 def files(reader: Reader, table: str) -> Any:
     """The Parquet files of a table, without the package."""
     parts = [part for path in reader.paths for part in glob.glob(f"{path}/{table}/host=*/part-*.parquet")]
@@ -110,8 +109,8 @@ def test_columns_are_those_of_the_program(example: Reader, tmp_path: Path) -> No
     assert joined["cmdline"].help == {column.name: column.help for column in example.process.columns}["cmdline"]
     own = {column.name: column for column in example.usage.columns}
     assert {name: joined[name] for name in ("rss", "user_ns")} == {name: own[name] for name in ("rss", "user_ns")}
-    units = {column.name: column.unit for column in example.usage.columns}
-    assert (units["user_ns"], units["rss"], units["minor_faults"], units["pid"]) == ("ns", "bytes", "1", "")
+    units = example.usage.units
+    assert (units["user_ns"], units["rss"], units["minor_faults"], "pid" in units) == ("ns", "bytes", "1", False)
     assert "Table(usage: " in repr(example.usage) and "usage" in dir(example)
     # A run that was copied alone: its Parquet files and views have them.
     copy = tmp_path / "copy"
@@ -259,14 +258,11 @@ def test_a_name_with_quotes_and_brackets(two: Path, tmp_path: Path) -> None:
     assert len(profiler.open([odd, two / "second"]).regions()) == 4
 
 
-def check_remote(reader: Reader, two: Path, **keys: dict[str, str]) -> None:
-    """`keys` are those in the paths, with their values by run."""
+def check_remote(reader: Reader, two: Path) -> None:
     local = profiler.open(two)
     for table in ("usage", "process", "region", "process_region", "process_usage", "gpu"):
-        expected = [{**row, **{key: of[row["run"]] for key, of in keys.items()}} for row in rows(local, table)]
-        assert ordered(rows(reader, table)) == ordered(expected), table
-        names = [column.name for column in local[table].columns]
-        assert [column.name for column in reader[table].columns] == [*names, *keys]
+        assert ordered(rows(reader, table)) == ordered(rows(local, table)), table
+        assert [column.name for column in reader[table].columns] == [column.name for column in local[table].columns]
     expected = ordered(reader.usage.arrow().to_pylist())
     assert ordered(reader.usage.pl().to_dicts()) == ordered(reader.usage.lazy().collect().to_dicts()) == expected
     query = "SELECT run, name, oncpu_ns FROM process_region ORDER BY ALL"
@@ -282,25 +278,75 @@ def test_file_systems_of_fsspec(two: Path) -> None:
     memory.put(f"{two}/first", "/data/cluster=a/day=1/first", recursive=True)
     memory.put(f"{two}/second", "/data/cluster=b/day=1/second", recursive=True)
     try:
-        keys = {"cluster": {"first": "a", "second": "b"}, "day": {"first": "1", "second": "1"}}
-        check_remote(profiler.open("memory://data/cluster=*/day=1/*"), two, **keys)
-        check_remote(profiler.open("/data/cluster=*/*/*", filesystem=memory), two, **keys)
-        # One run, and a local one with a key that it lacks and one that is a column.
-        one = profiler.open("memory://data/cluster=a/day=1/first")
-        assert {row["cluster"] for row in rows(one, "process_cpu")} == {"a"}
-        place = two / "notes/pid=7/queue=long%20jobs"
-        shutil.copytree(two / "second", place / "second")
-        mixed = profiler.open(["memory://data/cluster=a/day=1/first", str(place / "second")])
-        for table in ("usage", "process_usage"):
-            found = {(row["run"], row["queue"], row["cluster"], row["pid"]) for row in rows(mixed, table)}
-            assert found == {("first", None, "a", rows(one, "process")[0]["pid"])} | {
-                ("second", "long jobs", None, row["pid"]) for row in rows(profiler.open(two / "second"), "process")
-            }
+        check_remote(profiler.open("memory://data/cluster=*/day=1/*"), two)
+        check_remote(profiler.open("/data/cluster=*/*/*", filesystem=memory), two)
+        mixed = profiler.open(["memory://data/cluster=a/day=1/first", two / "second"])
+        assert ordered(rows(mixed, "usage")) == ordered(rows(profiler.open(two), "usage"))
         assert profiler.open("memory://data/cluster=a/day=1/first").paths == ["/data/cluster=a/day=1/first"]
         with pytest.raises(profiler.Error, match="no such run"):
             profiler.open("memory://data/cluster=c/*")
     finally:
         memory.rm("/data", recursive=True)
+
+
+def test_directories_named_like_partitions(two: Path, tmp_path: Path) -> None:
+    """As Hydra and MLflow make them: neither new columns nor other values."""
+    below = tmp_path / "sweep/lr=0.1/pid=7/device=gpu0/host=other,run=x"
+    below.parent.mkdir(parents=True)
+    shutil.copytree(two, below)
+    for given, plain in ((below, two), (below / "first", two / "first")):
+        reader, expected = profiler.open(given), profiler.open(plain)
+        for name in ("usage", "process", "gpu", "process_usage", "process_region", "process_cpu"):
+            assert reader[name].columns == expected[name].columns
+            assert ordered(rows(reader, name)) == ordered(rows(expected, name)), name
+        assert ordered(reader.usage.lazy().collect().to_dicts()) == ordered(rows(expected, "usage"))
+        assert {row["host"] for row in rows(reader, "usage")} == {expected.metadata[0]["hostname"]}
+
+
+def test_64_hosts(two: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(two / "first", run)
+    metadata = json.loads((run / "run.json").read_text())
+    names = [f"node{number:02}" for number in range(64)]
+    for name in names:
+        (run / f"run.{name}.json").write_text(json.dumps({**metadata, "hostname": name}))
+        for host in glob.glob(f"{run}/*/host={metadata['hostname']}"):
+            # Hard links: the tables of 64 hosts have thousands of files.
+            shutil.copytree(host, host.replace(metadata["hostname"], name), copy_function=os.link)
+    (run / "run.json").unlink()
+    for host in glob.glob(f"{run}/*/host={metadata['hostname']}"):
+        shutil.rmtree(host)
+    reader, one = profiler.open(run), profiler.open(two / "first")
+    assert sorted(host["hostname"] for host in reader.metadata) == names
+    for table in ("usage", "process", "process_region", "process_usage"):
+        expected = one[table].arrow()
+        found = reader[table].arrow()
+        assert found.num_rows == 64 * expected.num_rows > 0
+        assert set(found.column("host").to_pylist()) == set(names)
+    last = reader.usage.sql("FROM this WHERE host = 'node63'").to_arrow_table()
+    assert ordered(last.drop(["host"]).to_pylist()) == ordered(one.usage.arrow().drop(["host"]).to_pylist())
+
+
+def test_two_versions_of_the_schema(two: Path, tmp_path: Path) -> None:
+    """A column that one of the runs does not have is null there, and one of another version is kept."""
+    shutil.copytree(two, tmp_path / "runs")
+    (part, *more) = glob.glob(f"{tmp_path}/runs/first/usage/host=*/part-*.parquet")
+    assert not more
+    before = pyarrow.parquet.ParquetFile(part).read()
+    older = before.drop(["sockets"]).append_column("of_old", before.column("pid"))
+    pyarrow.parquet.write_table(older, part)
+    path = tmp_path / "runs/first/run.json"
+    metadata = json.loads(path.read_text())
+    path.write_text(json.dumps({**metadata, "schema_version": metadata["schema_version"] - 1}))
+    views = tmp_path / "runs/first/views.sql"
+    views.write_text("".join(line for line in views.open() if '"usage"."sockets"' not in line))
+    usage = profiler.open(tmp_path / "runs").usage
+    for found in (usage.arrow().to_pylist(), usage.lazy().collect().to_dicts(), usage.sql("FROM this").pl().to_dicts()):
+        old = [row for row in found if row["run"] == "first"]
+        new = [row for row in found if row["run"] == "second"]
+        assert len(old) == before.num_rows and len(new) > 0
+        assert {row["sockets"] for row in old} == {None} != {row["sockets"] for row in new}
+        assert {row["of_old"] for row in new} == {None} and [row["of_old"] for row in old] == [row["pid"] for row in old]
 
 
 def test_export(example: Reader, tmp_path: Path) -> None:
@@ -439,7 +485,7 @@ def test_damaged_files(example: Reader, tmp_path: Path) -> None:
         run = copy(f"schema{number}")
         (run / "schema.json").write_text(text)
         with pytest.raises(profiler.Error) as error:
-            profiler.open(run).tables
+            _ = profiler.open(run).tables
         assert f"{run}/schema.json: damaged" in one_line(error)
 
     run = copy("parquet")
@@ -448,7 +494,7 @@ def test_damaged_files(example: Reader, tmp_path: Path) -> None:
     for damaged in (content[: len(content) // 2], b"", b"PAR1" + bytes(len(content) - 8) + b"PAR1"):
         Path(part).write_bytes(damaged)
         reader = profiler.open(run)
-        reads: list[Any] = [reader.usage.arrow, reader.usage.df, reader.usage.pl, lambda: reader.sql("FROM usage")]
+        reads: list[Any] = [reader.usage.arrow, reader.usage.df, reader.usage.pl, lambda reader=reader: reader.sql("FROM usage")]
         for read in reads:
             with pytest.raises(profiler.Error) as error:
                 read()
@@ -503,7 +549,7 @@ def test_not_a_run(tmp_path: Path, two: Path) -> None:
     with pytest.raises(profiler.Error, match="no table 'nosuch'; there are .*usage"):
         profiler.open(two)["nosuch"]
     with pytest.raises(AttributeError, match="no table 'nosuch'"):
-        profiler.open(two).nosuch
+        _ = profiler.open(two).nosuch
     with pytest.raises(profiler.Error, match="process_usage is a view"):
         profiler.open(two)["process_usage"].dataset()
     command = [str(BINARY), "summary", str(tmp_path)]
@@ -522,6 +568,22 @@ def test_runs_that_are_not_complete_warn(tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "state": "incomplete"}))
     with pytest.warns(UserWarning, match="live: rows were lost"):
         profiler.open(p.path)
+
+
+def test_run_without_rows(tmp_path: Path) -> None:
+    """Until the first checkpoint, a run has no rows and all tables."""
+    with profiler.run("50ms", str(tmp_path), run_id="live", checkpoint="1h") as p:
+        with pytest.warns(UserWarning, match="live: not finished"):
+            reader = p.open()
+        for table in reader:
+            assert len(table) == 0 or table.name == "run", table.name
+        assert reader.usage.df().empty and reader.processes().empty and reader.regions().empty
+        assert reader.usage.pl().columns == reader.usage.lazy().collect().columns == reader.usage.df().columns.to_list()
+        assert reader.sql("SELECT sum(oncpu_s) FROM process_cpu").fetchall() == [(None,)]
+        assert len(reader.latency.histogram(kind="runqueue")) == 0
+        with pytest.raises(profiler.Error, match="timeline has no values to plot"):
+            reader.timeline.plot()
+    assert len(p.open().usage) > 0
 
 
 def test_messages_without_optional_packages(two: Path) -> None:

@@ -113,11 +113,11 @@ def test_options_become_arguments() -> None:
 
     options = {"threads": True, "once": False, "duration": None, "source": ["+syscalls", "-gpu"], "label": {"a": 1}}
     assert options_of({**options, "max_age": "30d"}) == [
-        "--threads",
-        "--source=+syscalls,-gpu",
-        "--label",
-        "a=1",
-        "--max-age=30d",
+        b"--threads",
+        b"--source=+syscalls,-gpu",
+        b"--label",
+        b"a=1",
+        b"--max-age=30d",
     ]
     with pytest.raises(TypeError, match="'pid'"):
         profiler.run(pid=1)
@@ -146,8 +146,62 @@ def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sysconfig.get_path", lambda name: "/nonexistent")
     assert "neither in PATH nor in the environment variable PROFILER" in failure()
     monkeypatch.setenv("PROFILER", sys.executable)
-    assert failure()  # A program that is not the profiler.
+    assert failure() == f"{sys.executable}: another program of this name; set PROFILER to the path of profiler"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"#!/bin/sh\necho profiler 0.0.9\n", "version 0.0.9, older than 0.1; install a newer one, or set PROFILER"),
+        (b"#!/bin/sh\necho usage: profiler FILE >&2; exit 2\n", "another program of this name; set PROFILER"),
+        (b"\x7fELF of another machine", "cannot be executed: Exec format error; set PROFILER"),
+        (b"#!/bin/sh\necho profiler 12.0 later\necho more\nexit 7\n", ""),
+    ],
+)
+def test_other_programs(content: bytes, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "profiler"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    monkeypatch.delenv("PROFILER")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: "/nonexistent")
+    with pytest.raises(profiler.Error) as caught:
+        profiler.run(out=str(tmp_path / "out")).start()
+    text = str(caught.value)
+    assert text.startswith(f"{program}: {expected}") if expected else text == "profiler: exit code 7"
+    assert "\n" not in text and not profiler.active()
+
+
+def module(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m profiler`."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), **variables}
+    command = [sys.executable, "-m", "profiler", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory)
+
+
+def test_command_line_of_the_module(tmp_path: Path) -> None:
+    program = "import sys, profiler\nwith profiler.region('work'): print(sys.argv[1:])\nsys.exit(3)\n"
+    (tmp_path / "program.py").write_text(program)
+    done = module(tmp_path, "-q", "-o", "runs", "--run-id", "r", "--", "program.py", "a", "--", "-b")
+    assert (done.returncode, done.stdout) == (3, "['a', '--', '-b']\n"), done.stderr
+    assert [row["name"] for row in rows(profiler.open(tmp_path / "runs/r"))] == ["work"]
+    done = module(tmp_path, "-q", "-o", "runs", "--run-id", "m", "--", "-m", "program")
+    assert (done.returncode, done.stdout) == (3, "[]\n"), done.stderr
+    (run,) = rows(profiler.open(tmp_path / "runs/m"), "process")
+    assert run["cmdline"].endswith(" -m program") and run["exit_code"] == 3
+    # Without options, all arguments are those of the program.
+    done = module(tmp_path, "program.py", "-q", "--", "x")
+    assert (done.returncode, done.stdout) == (3, "['-q', '--', 'x']\n")
+    assert len(list((tmp_path / "profiles").glob("*/run.json"))) == 1
+
+    done = module(tmp_path, "--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: python -m profiler ")
+    for wrong in ([], ["-q"], ["-q", "--"]):
+        done = module(tmp_path, *wrong)
+        assert done.returncode == 1 and done.stderr.endswith("error: no script\n")
+    done = module(tmp_path, "program.py", PROFILER="/nonexistent")
+    assert (done.returncode, done.stderr) == (1, "error: PROFILER=/nonexistent: not an executable file\n")
 
 
 def test_exception_in_the_block_ends_the_run(tmp_path: Path) -> None:
@@ -159,13 +213,14 @@ def test_exception_in_the_block_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_death_of_the_profiler(tmp_path: Path) -> None:
-    with pytest.raises(profiler.Error), profiler.run("100ms", str(tmp_path)) as p:
-        assert p._process is not None
-        p._process.kill()
-        p._process.wait()
-        for _ in range(100):
-            profiler.event("to nobody")
-        assert not profiler.active()
+    with pytest.raises(profiler.Error, match="^the profiler was killed by signal 9; 100 marks at the end of the run were not stored$"):
+        with profiler.run("100ms", str(tmp_path)) as p:
+            assert p._process is not None
+            p._process.kill()
+            p._process.wait()
+            for _ in range(100):
+                profiler.event("to nobody")
+            assert not profiler.active()
     # An exception of the program is more important.
     with pytest.raises(ValueError), pytest.warns(UserWarning), profiler.run("100ms", str(tmp_path)) as p:
         assert p._process is not None

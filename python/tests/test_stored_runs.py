@@ -265,7 +265,7 @@ def test_lists_are_not_needed(stored_runs: str, two: Path, read: Read) -> None:
             try:
                 with urllib.request.urlopen(stored_runs + self.path) as reply:
                     code, headers, body = 200, dict(reply.headers), reply.read()
-            except urllib.error.HTTPError as error:
+            except urllib.error.HTTPError:
                 code, headers, body = 403, {}, b""
             self.send_response(code)
             sent = {"Content-Length": str(len(body)), "x-amz-meta-sha256": headers.get("x-amz-meta-sha256", "")}

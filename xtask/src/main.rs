@@ -63,8 +63,10 @@ enum Command {
     Doctor,
     /// Generate the reference pages under docs/
     Docs(docs::Args),
-    /// Make packages: Debian, RPM, an archive and a Python wheel
+    /// Make packages: Debian, RPM, an archive and Python wheels
     Dist(dist::Args),
+    /// Make the Python wheels: the package alone, and with the program
+    Wheel(dist::WheelArgs),
     /// Measure the overhead of the profiler
     Bench(bench::Args),
     /// Write the dataset of many nodes, for measurements of queries
@@ -114,6 +116,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor => return Ok(doctor::run(&workspace()?)),
         Command::Docs(args) => docs::run(&workspace()?, &args)?,
         Command::Dist(args) => dist::run(&workspace()?, &args)?,
+        Command::Wheel(args) => dist::run(&workspace()?, &args.into())?,
         Command::Bench(args) => bench::run(&workspace()?, &args)?,
         Command::Fleet(args) => fleet::run(&workspace()?, &args)?,
         Command::Perfevents(args) => perfevents::run(&args)?,

@@ -16,6 +16,7 @@ use crate::{
         Batch, TickKey,
         read::{Rows, sum_of_all, sum_of_known},
     },
+    support::clock::Tick,
 };
 
 /// Energy and use of the node in one sample.
@@ -30,21 +31,25 @@ pub struct Attribution {
 impl Attribution {
     /// By CPU time in ns, from the batches of a sample. `earlier_ns` is the CPU time of the target
     /// at the boundaries before it. `None` if energy or CPU time is unknown.
-    pub fn by_cpu_time(batches: &[Batch], earlier_ns: u64) -> Option<Self> {
+    pub fn by_cpu_time(
+        package_uj: Option<f64>,
+        batches: &[Batch],
+        earlier_ns: u64,
+    ) -> Option<Self> {
         let busy = busy(&Rows::of(batches, &system::TABLE))?;
         // The CPU time of the node has steps of 10 ms, that of the target of 1 ns.
         let target = cpu_ns(&Rows::of(batches, &usage::TABLE)).unwrap_or(0);
         let busy = busy.max(earlier_ns + target);
         Some(Self {
-            package_uj: package_uj(batches)?,
+            package_uj: package_uj?,
             used: busy as f64,
         })
     }
 
     /// By cycles; `None` if energy or the cycles of the node are unknown.
-    pub fn by_cycles(batches: &[Batch]) -> Option<Self> {
+    pub fn by_cycles(package_uj: Option<f64>, batches: &[Batch]) -> Option<Self> {
         Some(Self {
-            package_uj: package_uj(batches)?,
+            package_uj: package_uj?,
             used: perf::count(batches, NODE_CYCLES)?,
         })
     }
@@ -58,20 +63,27 @@ impl Attribution {
     }
 }
 
-/// Energy of all packages, if that of each is known and not of a much longer time than the use. Meters
-/// can be slower than samples.
-fn package_uj(batches: &[Batch]) -> Option<f64> {
-    let longest = |times: &mut dyn Iterator<Item = Option<u64>>| times.max().flatten();
-    let sample_ns = longest(&mut Rows::of(batches, &system::TABLE).keys(TickKey::interval_ns));
-    let energy_ns = longest(&mut Rows::of(batches, &TABLE).keys(TickKey::interval_ns));
-    if energy_ns
-        .zip(sample_ns)
-        .is_some_and(|(energy, sample)| energy > 2 * sample)
-    {
-        return None;
+/// Energy of all packages in one sample after the other.
+#[derive(Debug, Default)]
+pub struct Packages {
+    /// Whether the previous sample had values of them.
+    had_values: bool,
+}
+
+impl Packages {
+    /// Energy of all packages in a sample, µJ. `None` if that of one is unknown, and after a sample
+    /// without a value: a meter can be slower than samples, and its energy is then of a longer time
+    /// than the use.
+    pub fn energy_uj(&mut self, tick: &Tick, batches: &[Batch]) -> Option<f64> {
+        let rows = Rows::of(batches, &TABLE).with(EnergyRow::domain, &[PACKAGE]);
+        // There are no rows at the baselines.
+        let has_values = tick.number == 0 || !rows.is_empty();
+        let is_of_the_sample = std::mem::replace(&mut self.had_values, has_values);
+        let energy = sum_of_all(rows.values(EnergyRow::energy_uj));
+        energy
+            .filter(|_| is_of_the_sample)
+            .map(|energy| energy as f64)
     }
-    let packages = Rows::of(batches, &TABLE).with(EnergyRow::domain, &[PACKAGE]);
-    sum_of_all(packages.values(EnergyRow::energy_uj)).map(|energy| energy as f64)
 }
 
 /// CPU time of all processes of the node, ns: without interrupts.
@@ -95,6 +107,7 @@ fn cpu_ns(usage: &Rows<'_, crate::schema::ProcessKey, UsageRow>) -> Option<u64> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::{TableBuilder, Timestamp};
 
     #[test]
     fn energy_is_divided_in_proportion_to_use() {
@@ -109,7 +122,45 @@ mod tests {
         );
         let idle = Attribution { used: 0.0, ..model };
         assert_eq!((idle.share(0.0), idle.share(1.0)), (0.0, 1000.0));
-        assert_eq!(Attribution::by_cpu_time(&[], 0), None);
-        assert_eq!(Attribution::by_cycles(&[]), None);
+        assert_eq!(Attribution::by_cpu_time(Some(1.0), &[], 0), None);
+        assert_eq!(Attribution::by_cycles(Some(1.0), &[]), None);
+    }
+
+    /// The energy of a slow meter, by samples.
+    #[test]
+    fn energy_of_several_samples_is_not_divided() {
+        let row = |energy_uj| EnergyRow {
+            socket: Some(0),
+            die: None,
+            domain: PACKAGE.into(),
+            provider: "powercap".into(),
+            energy_uj,
+        };
+        let mut packages = Packages::default();
+        let mut number = 0;
+        let mut sample = |energy: Option<Option<u64>>, interval_ns: u64| {
+            let mut rows = TableBuilder::new(&TABLE);
+            let ts = Timestamp::from_us(0);
+            if let Some(energy_uj) = energy {
+                rows.push(TickKey { ts, interval_ns }, row(energy_uj));
+            }
+            let mut batches = Vec::new();
+            rows.finish(&mut batches);
+            let tick = Tick {
+                number,
+                monotonic_ns: 0,
+                ts,
+            };
+            number += 1;
+            packages.energy_uj(&tick, &batches)
+        };
+        assert_eq!(sample(None, 0), None, "the baseline");
+        assert_eq!(sample(Some(Some(5)), 100), Some(5.0));
+        // The profiler had to wait for a CPU: the next interval is shorter by as much.
+        assert_eq!(sample(Some(Some(20)), 400), Some(20.0));
+        assert_eq!(sample(None, 0), None);
+        assert_eq!(sample(Some(Some(10)), 200), None, "of two samples");
+        assert_eq!(sample(Some(Some(5)), 100), Some(5.0));
+        assert_eq!(sample(Some(None), 100), None);
     }
 }

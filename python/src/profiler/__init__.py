@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import Error
 from ._marks import Region, event, gauge, loop, phase, region
-from ._propagate import propagate
+from ._propagate import environment, propagate
 from ._task import task
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ __all__ = [
     "Session",
     "Table",
     "active",
+    "environment",
     "event",
     "gauge",
     "loop",
@@ -63,10 +64,10 @@ _LAZY = {
 
 
 def active() -> bool:
-    """Whether marks of this process are sent."""
+    """Whether a profiler takes the marks of this process."""
     from . import _channel
 
-    return _channel.active is not None
+    return _channel.active is not None and not _channel.active.is_closed
 
 
 def __getattr__(name: str) -> Any:

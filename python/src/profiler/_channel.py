@@ -16,12 +16,15 @@ MAX_BYTES = 8 << 10
 class Channel:
     """A connection to the socket of a running profiler."""
 
-    __slots__ = ("_dropped", "_lock", "_send", "_socket", "path")
+    __slots__ = ("_lock", "_send", "_socket", "dropped", "is_closed", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._dropped = 0
+        #: Marks that were not sent since the last one that was.
+        self.dropped = 0
+        #: Whether the profiler has ended.
+        self.is_closed = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         try:
@@ -34,20 +37,21 @@ class Channel:
     def send(self, mark: str) -> None:
         """Send a JSON object whose closing brace is missing."""
         dropped = 0
+        if self.is_closed:
+            with self._lock:
+                self.dropped += 1
+            return
         try:
-            if self._dropped:
+            if self.dropped:
                 with self._lock:
-                    dropped, self._dropped = self._dropped, 0
+                    dropped, self.dropped = self.dropped, 0
                 mark = f'{mark},"dropped":{dropped}'
             self._send((mark + "}").encode("ascii"))
-        except ConnectionError:
-            # The profiler has ended.
-            if active is self:
-                connect(None)
-        except OSError:
-            # The socket is full.
+        except OSError as error:
+            # The socket is full, or nobody reads it any more.
+            self.is_closed = isinstance(error, ConnectionError)
             with self._lock:
-                self._dropped += dropped + 1
+                self.dropped += dropped + 1
 
 
 # None while no profiler runs this process. Read it as an attribute of this module: it changes.

@@ -59,6 +59,14 @@ def require_regular(path: str) -> None:
         raise Error(f"{path}: {'a link' if stat.S_ISLNK(mode) else 'not a regular file'}")
 
 
+def utf8(path: str) -> str:
+    """A local file's name for DuckDB and Arrow, which take names as UTF-8 in every locale."""
+    try:
+        return os.fsencode(path).decode("utf-8")
+    except UnicodeError:
+        raise Error(f"{path!r}: DuckDB and Arrow cannot open files whose names are not UTF-8") from None
+
+
 def _refused(path: str, why: str) -> OSError:
     return OSError(errno.EINVAL, why, path)
 
@@ -114,8 +122,6 @@ class RunFiles:
     compacted_tables: dict[str, set[str]] = field(default_factory=dict)
     #: Numbers of Parquet files whose rows are in compacted files too, by table and host.
     replaced: dict[tuple[str, str], set[int]] = field(default_factory=dict)
-    #: Keys in the path of the run, as in `profiles/cluster=a/RUN`.
-    keys: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -126,8 +132,6 @@ class RunFiles:
         return isinstance(self.filesystem, _Local)
 
     def load(self) -> RunFiles:
-        parts = [part.split("=", 1) for part in self.path.split("/") if re.fullmatch(r"[A-Za-z_]\w*=.+", part)]
-        self.keys = {key: unquote(value) for key, value in parts}
         for path in sorted(self.filesystem.glob(f"{_escape(self.path)}/run*.json")):
             self.hosts.append(parse(path, _read(self.filesystem, path)))
         compacted = json.loads(self.text("compacted.json") or "{}")
@@ -143,6 +147,11 @@ class RunFiles:
         if not self.hosts and not self.tables:
             raise Error(f"{self.path}: not the directory of a run: neither run.json nor tables")
         return self
+
+    @property
+    def is_below_keys(self) -> bool:
+        """Whether the path looks like that of a partition, as in `sweep/lr=0.1/RUN`: the keys are no columns."""
+        return re.search(r"[^/]=", self.path) is not None
 
     def text(self, name: str) -> Optional[str]:
         try:
@@ -217,7 +226,7 @@ class RunFiles:
 
     def url(self, path: str) -> str:
         """A file's name for DuckDB, which finds the file system by its protocol."""
-        return path if self.local else str(self.filesystem.unstrip_protocol(path))
+        return utf8(path) if self.local else str(self.filesystem.unstrip_protocol(path))
 
 
 def find(paths: Union[Path, list[Path]], filesystem: Any = None, **options: Any) -> list[RunFiles]:

@@ -34,7 +34,7 @@ def _verify(path: Path, frames: dict[str, Any]) -> None:
     """The HDF5 library does not report a full disk when it closes a file."""
     try:
         for key, frame in frames.items():
-            found = pandas.read_hdf(str(path), key)
+            found: Any = pandas.read_hdf(str(path), key)
             if not found.equals(frame.astype({"Host": found["Host"].dtype})):
                 raise ValueError("other values than written")
     except Exception as error:

@@ -17,8 +17,18 @@ from ._json import encode, quote
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+# Number of the region that the program was started in.
+VARIABLE = "PROFILER_REGION"
+
+
+def _outer() -> Optional[int]:
+    text = os.environ.get(VARIABLE, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+_program = _outer()
 # The innermost open region of this thread or asyncio task.
-_current: contextvars.ContextVar[Optional[int]] = contextvars.ContextVar("profiler_region", default=None)
+_current: contextvars.ContextVar[Optional[int]] = contextvars.ContextVar("profiler_region", default=_program)
 
 _ids: Iterator[int]
 
@@ -127,7 +137,7 @@ class Region:
             try:
                 message = str(error)
             except Exception:
-                message = ""
+                message = "<unrepresentable>"
             attrs = {**(attrs or {}), "exception": kind.__qualname__, "message": message}
         if status is not None:
             json += _texts(status=status)

@@ -1,12 +1,26 @@
-"""Regions across processes that are not forked in the region: pools, loky, Dask."""
+"""Regions across processes that are not forked in the region: pools, loky, Dask, programs."""
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, Generic, Optional, TypeVar
 
 from . import _channel, _marks
 
 R = TypeVar("R")
+
+
+def environment() -> dict[str, str]:
+    """The environment for a program whose regions belong to the current region.
+
+        with profiler.region("convert"):
+            subprocess.run([sys.executable, "convert.py"], env=profiler.environment())
+    """
+    variables = dict(os.environ)
+    current = _marks._current.get()
+    if _channel.active is not None and current is not None:
+        variables.update({_channel.VARIABLE: _channel.active.path, _marks.VARIABLE: str(current)})
+    return variables
 
 
 class propagate(Generic[R]):

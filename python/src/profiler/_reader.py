@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from . import _binary
 from ._errors import Error
-from ._files import Path, RunFiles, find, parse
+from ._files import Path, RunFiles, find, utf8
 from ._histogram import Histogram, merge
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ class Reader:
     def __init__(self, runs: list[RunFiles]) -> None:
         self._runs = runs
         self._schemas: Optional[tuple[dict[str, Any], dict[str, Any]]] = None
-        self._path_keys: Optional[list[str]] = None
         self._connection: Any = None
         for run in runs:
             states = {str(host.get("state")) for host in run.hosts}
@@ -107,28 +106,6 @@ class Reader:
         return self._schemas
 
     @property
-    def _keys(self) -> list[str]:
-        """Keys in the paths of the runs that are columns of all tables."""
-        if self._path_keys is None:
-            keys = {key for run in self._runs for key in run.keys} - {"host", "run"}
-            self._path_keys = sorted(keys - self._column_names()) if keys else []
-        return self._path_keys
-
-    def _column_names(self) -> set[str]:
-        """Names of the columns of all tables; without schema.json, of those with rows."""
-        names = {column["name"] for table in self._schema()[0].values() for column in table["columns"]}
-        for run in self._runs:
-            for table in self._schema()[0].values():
-                files = [*run.own_files(table["table"]), *run.shared_files(table["table"])]
-                if not table["columns"] and files:
-                    filesystem = None if run.local else run.filesystem
-                    try:
-                        names.update(_import("pyarrow.dataset").dataset(files[-1], filesystem=filesystem).schema.names)
-                    except (OSError, _import("pyarrow").ArrowException) as error:
-                        raise Error(f"{files[-1]}: damaged: {_line(error)}") from None
-        return names
-
-    @property
     def tables(self) -> list[str]:
         """Names of all tables and views, also of empty ones."""
         tables, views = self._schema()
@@ -167,7 +144,7 @@ class Reader:
             if remote and int(package.__version__.split(".")[0]) < 2:
                 # Its threads wait for the interpreter lock, held by the one that waits for them.
                 connection.execute("SET threads = 1")
-            if len(self._runs) == 1 and not self._runs[0].keys:
+            if len(self._runs) == 1:
                 _create_views(connection, self._runs[0])
             else:
                 self._unite(connection)
@@ -196,9 +173,8 @@ class Reader:
             selects = []
             for schema, has_run in parts:
                 run = self._runs[int(schema[3:])]
-                keys = "".join(f", {_literal(run.keys[key])} AS \"{key}\"" for key in self._keys if key in run.keys)
                 name = "" if has_run else f"{_literal(run.name)} AS run, "
-                selects.append(f'SELECT {name}*{keys} FROM {schema}."{view}"')
+                selects.append(f'SELECT {name}* FROM {schema}."{view}"')
             connection.execute(f'CREATE VIEW "{view}" AS {" UNION ALL BY NAME ".join(selects)}')
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
@@ -279,8 +255,8 @@ def _create_views(connection: duckdb.DuckDBPyConnection, run: RunFiles) -> None:
 
     statements = re.sub(r"read_parquet\('(\w+)/host=\*/part-\*\.parquet'", files, views)
     statements = statements.replace("'../compacted/", f"'{_literal(run.compacted)[1:-1]}/")
-    if run.keys:
-        # DuckDB would add the keys to each table, and a join would have them twice.
+    if run.is_below_keys:
+        # DuckDB would add the keys to each table, where a column can have the same name.
         host = "url_decode(regexp_extract(filename, '.*/host=([^/]*)/', 1)) AS host"
         statements = re.sub(
             r"SELECT \*(\s+FROM read_parquet\(\[.*?\],\s+)hive_partitioning = true, hive_types = \{[^}]*\}",
@@ -350,9 +326,14 @@ class Table:
         else:
             # Without schema.json of this version: the Parquet files have the same facts.
             columns = [column_of_file(field) for field in self.dataset().schema if field.metadata]
-        names = {column.name for column in columns}
-        added = {"host": "Name of the node", **{key: "From the path of the run" for key in self._reader._keys}}
-        return columns + [Column(n, "VARCHAR", "", "label", text) for n, text in added.items() if n not in names]
+        if all(column.name != "host" for column in columns):
+            columns.append(Column("host", "VARCHAR", "", "label", "Name of the node"))
+        return columns
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each column that has one: `ns`, `bytes`, `1` for counts."""
+        return {column.name: column.unit for column in self.columns if column.unit}
 
     def _columns_of_view(self) -> list[Column]:
         rows = self._reader.connection().execute(
@@ -383,26 +364,28 @@ class Table:
         if self._is_view:
             raise Error(f"{self.name} is a view: use arrow() or sql()")
         pyarrow, dataset = _import("pyarrow"), _import("pyarrow.dataset")
-        keys = [(name, pyarrow.string()) for name in ["host", *self._reader._keys]]
-        hive = dataset.partitioning(pyarrow.schema(keys), flavor="hive")
+        hive = dataset.partitioning(pyarrow.schema([("host", pyarrow.string())]), flavor="hive")
         parts, schemas, shared = [], [], {}
         for run in self._reader._runs:
             filesystem = None if run.local else run.filesystem
-            shared.update({file: filesystem for file in run.shared_files(self.name)})
-            parts.append((run.own_files(self.name), filesystem, hive))
+            name = utf8 if run.local else str
+            shared.update({name(file): filesystem for file in run.shared_files(self.name)})
+            # Directories above the run can be named like partitions, too.
+            of_run = {"filesystem": filesystem, "partitioning": hive, "partition_base_dir": name(run.path)}
+            parts.append(([name(file) for file in run.own_files(self.name)], of_run))
         # Compacted files have a column for the host.
-        parts += [([file], filesystem, None) for file, filesystem in shared.items()]
-        parts = [part for part in parts if part[0]]
-        for files, filesystem, partitioning in parts:
+        parts += [([file], {"filesystem": filesystem}) for file, filesystem in shared.items()]
+        parts = [(files, options) for files, options in parts if files]
+        for files, options in parts:
             for file in files:
                 try:
-                    schemas.append(dataset.dataset(file, filesystem=filesystem, partitioning=partitioning).schema)
+                    schemas.append(dataset.dataset([file], **options).schema)
                 except (OSError, pyarrow.ArrowException) as error:
                     raise Error(f"{file}: damaged: {_line(error)}") from None
         if not parts:
             return dataset.dataset(self._empty())
         schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
-        datasets = [dataset.dataset(f, schema=schema, filesystem=fs, partitioning=keys) for f, fs, keys in parts]
+        datasets = [dataset.dataset(files, schema=schema, **options) for files, options in parts]
         all_rows = datasets[0] if len(datasets) == 1 else dataset.dataset(datasets)
         if not shared:
             return all_rows
@@ -466,13 +449,17 @@ class Table:
         return frame
 
     def lazy(self) -> polars.LazyFrame:
-        """The rows as a lazy frame of polars."""
+        """The rows as a lazy frame of polars; those of a view are computed at once."""
+        if self._is_view:
+            return self.pl().lazy()
         frame: polars.LazyFrame = _import("polars").scan_pyarrow_dataset(self.dataset())
         return frame
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
         """A DuckDB query, in which `this` is the table: `SELECT max(rss) FROM this`."""
-        return self._reader.connection().view(self.name).query("this", query)
+        rows: Any = self._reader.connection().view(self.name)
+        relation: duckdb.DuckDBPyRelation = rows.query("this", query)
+        return relation
 
     def __len__(self) -> int:
         return self.arrow([]).num_rows if self._is_view else int(self.dataset().count_rows())

@@ -11,8 +11,9 @@ import subprocess
 import tempfile
 import time
 import warnings
+from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Optional
+from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 from . import _binary, _channel
 from ._errors import Error
@@ -44,14 +45,14 @@ class Session:
             options["run_id"] = f"{started}-{socket.gethostname()}-{os.getpid()}.{next(_runs)}"
         self.path = os.path.join(out, str(options["run_id"]))
         self.messages = ""
-        self._options = {"interval": interval, "out": out, **options}
+        self._options = {"interval": interval, "out": Path(out), **options}
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     def start(self) -> Session:
         """Return when this process is being profiled and its marks have a socket."""
         if self._process is not None:
             raise Error(f"{self.path}: the run has been started already")
-        command = [_binary.find(), "run", "--pid", str(os.getpid()), *_binary.options_of(self._options)]
+        command: list[Union[str, bytes]] = [_binary.find(), "run", "--pid", str(os.getpid()), *_binary.options_of(self._options)]
         # Messages are needed here, wherever the configuration sends them.
         environment = _binary.environment()
         environment.pop("PROFILER_LOG", None)
@@ -97,9 +98,10 @@ class Session:
             time.sleep(0.005)
 
     def _connect(self) -> None:
-        with open(os.path.join(self.path, self._metadata_name())) as file:
+        with open(os.path.join(self.path, self._metadata_name()), encoding="utf-8") as file:
             path = json.load(file).get("socket")
         self._outer = os.environ.get(_channel.VARIABLE)
+        self._socket: Optional[str] = path
         if path:
             os.environ[_channel.VARIABLE] = path
             _channel.connect(path)
@@ -116,6 +118,8 @@ class Session:
         if process is None or os.getpid() != self._pid:
             return
         self._process = None
+        channel = _channel.active
+        lost = channel.dropped if channel is not None and channel.path == self._socket else 0
         if self._outer is None:
             os.environ.pop(_channel.VARIABLE, None)
         else:
@@ -127,8 +131,11 @@ class Session:
         code = process.wait()
         self.messages = self._read_messages()
         self._stderr.close()
+        marks = f"{lost} marks at the end of the run were not stored"
         if code:
-            raise Error(_binary.message(self.messages, code))
+            raise Error(_binary.message(self.messages, code) + f"; {marks}" * (lost > 0))
+        if lost:
+            warnings.warn(f"{self.path}: {marks}", stacklevel=3)
 
     def __enter__(self) -> Session:
         return self.start()

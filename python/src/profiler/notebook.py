@@ -47,7 +47,7 @@ def profile(line: str, cell: str) -> None:
 
     from ._session import run
 
-    shell = get_ipython()  # type: ignore[no-untyped-call, unused-ignore]
+    shell: Any = get_ipython()  # type: ignore[no-untyped-call, unused-ignore]
     try:
         options = _parser.parse_args(shlex.split(line))
         with run(options.interval, options.out) as session:

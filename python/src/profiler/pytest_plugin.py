@@ -1,4 +1,7 @@
-"""`pytest --profile`: one run for the session, a region for each test."""
+"""`pytest --node-profile`: one run for the session, a region for each test and its phases.
+
+pytest-profiling has the option `--profile`.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,15 @@ _TABLES = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("profiler")
-    group.addoption("--profile", action="store_true", help="Profile the session, with a region for each test")
-    group.addoption("--profile-interval", default="1s", metavar="TIME", help="Time between samples [default: 1s]")
-    group.addoption("--profile-out", default="profiles", metavar="DIR", help="Directory for runs [default: profiles]")
-    group.addoption("--profile-slowest", type=int, default=5, metavar="N", help="Tests per table [default: 5]")
+    group.addoption("--node-profile", action="store_true", help="Profile the session, with a region for each test")
+    option = group.addoption
+    option("--node-profile-interval", default="1s", metavar="TIME", help="Time between samples [default: 1s]")
+    option("--node-profile-out", default="profiles", metavar="DIR", help="Directory for runs [default: profiles]")
+    option("--node-profile-slowest", type=int, default=5, metavar="N", help="Tests per table [default: 5]")
+
+
+# Of a test: names and kinds of the regions inside it.
+_PHASES = ("setup", "call", "teardown")
 
 
 class _Plugin:
@@ -34,11 +42,33 @@ class _Plugin:
         self.session = session
         self.config = config
         self.failure: Optional[Error] = None
+        self.test = self.phase = region("")
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        with region(item.nodeid, kind="test"):
+        with region(item.nodeid, kind="test") as self.test:
             yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        yield from self._phase("setup")
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        yield from self._phase("call")
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        yield from self._phase("teardown")
+
+    def _phase(self, name: str) -> Iterator[None]:
+        with region(name, kind=name) as self.phase:
+            outcome: Any = yield
+            kind, error, _ = outcome.excinfo or (None, None, None)
+            if kind is not None:
+                status = "skipped" if isinstance(error, pytest.skip.Exception) else "error"
+                self.test.status = self.phase.status = status
+                self.phase.update(exception=kind.__qualname__)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -60,6 +90,7 @@ class _Plugin:
         except Error as error:
             write(str(error))
             return
+        regions = [region for region in regions if region["name"] not in _PHASES]
         for heading, figures, unit in _TABLES:
             tests = []
             for test in regions:
@@ -67,7 +98,7 @@ class _Plugin:
                 if values:
                     tests.append((sum(values), test["name"]))
             tests = [test for test in sorted(tests, reverse=True) if test[0] > 0]
-            tests = tests[: self.config.getoption("--profile-slowest")]
+            tests = tests[: self.config.getoption("--node-profile-slowest")]
             if tests:
                 write(f"most {heading}:")
             for value, name in tests:
@@ -81,28 +112,27 @@ class _Plugin:
 def _format(value: float, unit: str) -> str:
     if unit == "s":
         return f"{value:.3f} s"
-    for prefix in ("", "Ki", "Mi", "Gi"):
-        if value < 1024:
-            break
-        value /= 1024
-    else:
-        prefix = "Ti"
+    prefixes = iter(("", "Ki", "Mi", "Gi", "Ti"))
+    prefix = next(prefixes)
+    while value >= 1024 and prefix != "Ti":
+        value, prefix = value / 1024, next(prefixes)
     return f"{value:.1f} {prefix}B"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not config.getoption("--profile"):
+    if not config.getoption("--node-profile"):
         return
     session = None
     # Workers of pytest-xdist find the socket in the environment.
     if not hasattr(config, "workerinput"):
         from ._session import run
 
-        session = run(config.getoption("--profile-interval"), config.getoption("--profile-out"))
+        interval: Any = config.getoption("--node-profile-interval")
+        session = run(interval, config.getoption("--node-profile-out"))
         try:
             session.start()
         except Error as error:
-            raise pytest.UsageError(f"--profile: {error}") from None
+            raise pytest.UsageError(f"--node-profile: {error}") from None
         # Also when pytest ends before the session does.
         config.add_cleanup(session.stop)
     config.pluginmanager.register(_Plugin(session, config), "profiler-session")

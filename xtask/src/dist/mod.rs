@@ -40,12 +40,33 @@ kernel with BTF: Linux 5.15, RHEL 9, SLES 15 SP4, or later.";
 pub struct Args {
     /// Packages to make [default: all]
     formats: Vec<Format>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// For which machine packages are, and where they are put.
+#[derive(clap::Args)]
+struct Place {
     /// Architecture of the program [default: this machine's]
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Arch::names()))]
     arch: Option<String>,
     /// Directory of the packages [default: target/dist/VERSION]
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+/// `cargo xtask wheel`: `cargo xtask dist wheel`.
+#[derive(clap::Args)]
+pub struct WheelArgs {
+    #[command(flatten)]
+    place: Place,
+}
+
+impl From<WheelArgs> for Args {
+    fn from(WheelArgs { place }: WheelArgs) -> Self {
+        let formats = vec![Format::Wheel];
+        Self { formats, place }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -56,7 +77,7 @@ pub enum Format {
     Deb,
     /// RHEL, Fedora and SLES, likewise; needs rpmbuild
     Rpm,
-    /// Python package with the program
+    /// Python package, alone and with the program
     Wheel,
     /// Static program for an initramfs or any container: without NVIDIA GPUs
     Static,
@@ -191,9 +212,9 @@ impl Dist<'_> {
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let arch = args.arch.as_deref().and_then(Arch::parse);
+    let arch = args.place.arch.as_deref().and_then(Arch::parse);
     let arch = arch.map_or_else(Arch::host, Ok)?;
-    let out = args.out.clone();
+    let out = args.place.out.clone();
     let out = out.unwrap_or_else(|| workspace.target.join("dist").join(VERSION));
     let formats = if args.formats.is_empty() {
         Format::value_variants()

@@ -1,27 +1,72 @@
-//! The Python package with the program beside it.
+//! The Python package: alone for all machines, and with the program beside it for one.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::Dist;
 use crate::{python, shell};
 
-/// The oldest C library of the program, as PEP 600 names it.
-const PLATFORM: &str = "manylinux_2_28";
-
 pub fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
     let python = python::DIST.obtain(dist.workspace)?;
-    let built = shell::stdout(
-        Command::new(python)
+    let program = &dist.programs()?.binary.program;
+    let hatchling = || {
+        let mut command = Command::new(&python);
+        command
             .args(["-m", "hatchling", "build", "--target", "wheel"])
             .arg("--directory")
             .arg(&dist.out)
             .current_dir(dist.workspace.root.join("python"))
-            .env("SOURCE_DATE_EPOCH", dist.source.time.to_string())
-            .env("PROFILER_BINARY", &dist.programs()?.binary.program)
-            .env("PROFILER_BINARY_PLATFORM", PLATFORM)
-            .env("PROFILER_BINARY_MACHINE", dist.arch.name),
-    )?;
-    Ok(built.lines().map(PathBuf::from).collect())
+            .env("SOURCE_DATE_EPOCH", dist.source.time.to_string());
+        command
+    };
+    let built = [
+        shell::stdout(hatchling().env_remove("PROFILER_BINARY"))?,
+        shell::stdout(
+            hatchling()
+                .env("PROFILER_BINARY", program)
+                .env("PROFILER_BINARY_PLATFORM", platform(dist, program)?)
+                .env("PROFILER_BINARY_MACHINE", dist.arch.name),
+        )?,
+    ];
+    let wheels = built.iter().flat_map(|output| output.lines());
+    Ok(wheels.map(PathBuf::from).collect())
+}
+
+/// The oldest C library on which a program runs, as PEP 600 names it: `manylinux_2_28`.
+fn platform(dist: &Dist, program: &Path) -> Result<String> {
+    let readelf = dist.arch.tool("readelf");
+    let versions = shell::stdout(Command::new(readelf).arg("--version-info").arg(program))?;
+    let newest = newest_glibc(&versions).context("the program needs no version of glibc")?;
+    Ok(format!("manylinux_2_{newest}"))
+}
+
+/// The largest N of the versions `GLIBC_2.N` that `readelf` lists.
+fn newest_glibc(versions: &str) -> Option<u32> {
+    let found = versions.split("Name: GLIBC_2.").skip(1);
+    let minor = |rest: &str| {
+        rest.split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
+    };
+    found.filter_map(minor).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_version_of_glibc_is_found() {
+        let listed = "  0x0010:   Name: GLIBC_2.9  Flags: none  Version: 4\n  \
+                      0x0020:   Name: GLIBC_2.17  Flags: none  Version: 3\n  \
+                      0x0030:   Name: GLIBC_2.2.5  Flags: none  Version: 2\n  \
+                      0x0040:   Name: GCC_4.2.0  Flags: none  Version: 5\n";
+        assert_eq!(newest_glibc(listed), Some(17));
+        assert_eq!(newest_glibc("No version information found"), None);
+    }
 }

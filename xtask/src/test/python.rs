@@ -1,6 +1,7 @@
 //! The Python package: types, and tests on several versions of Python.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Command, Stdio},
@@ -10,6 +11,8 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{Selection, rust};
 use crate::{
+    apt,
+    dist::{self, Format},
     python::{self, Environment},
     shell,
     workspace::Workspace,
@@ -18,15 +21,18 @@ use crate::{
 /// Other versions of Python, on which the tests run if they are installed.
 const VERSIONS: [(&str, Environment); 2] = [("3.9", python::OLDEST), ("3.13", python::NEWEST)];
 /// Tests that run on these.
-const TESTS: [&str; 3] = [
+const TESTS: [&str; 4] = [
     "tests/test_marks.py",
     "tests/test_session.py",
     "tests/test_reader.py",
+    "tests/test_wheel.py",
 ];
 /// Tests that run without arguments; they need no package but those of the end-to-end tests.
 const QUICK: [&str; 2] = ["tests/test_marks.py", "tests/test_session.py"];
 /// The server of this test is installed for one version.
 const DESELECTED: &str = "tests/test_reader.py::test_s3";
+/// From which a test makes a locale.
+const LOCALES: &str = "/usr/share/i18n/locales/de_DE";
 /// Tests of PyTorch, whose packages have gigabytes.
 const IGNORED: &str = "tests/test_torch.py";
 
@@ -49,15 +55,18 @@ pub fn run(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
             .args(["--no-build-isolation", "--force-reinstall"])
             .arg(&package),
     )?;
-    shell::run(
-        Command::new(&python)
-            .args(["-m", "mypy", "--cache-dir"])
-            .arg(workspace.target.join("mypy"))
-            .current_dir(&package),
-    )?;
+    check(workspace, &python, &package)?;
+    if !Path::new(LOCALES).exists() {
+        apt::install(&["locales".into()], "locales without UTF-8")?;
+    }
+    let wheels = workspace.target.join("wheels");
+    let _ = fs::remove_dir_all(&wheels);
+    dist::of_program(workspace, &profiler, &profiler, &[Format::Wheel], &wheels)?;
 
     let mut command = pytest(&python, &package, &profiler);
-    command.args(["--ignore", IGNORED]);
+    command
+        .args(["--ignore", IGNORED])
+        .env("PROFILER_WHEELS", &wheels);
     if !filter.is_empty() {
         command.args(["-k", &filter.join(" or ")]);
     }
@@ -76,10 +85,28 @@ pub fn run(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
         command
             .args(TESTS)
             .args(["--deselect", DESELECTED])
+            .env("PROFILER_WHEELS", &wheels)
             .env("PYTHONPATH", package.join("src"));
         remarks.push(format!("{} on {full}", tests(&mut command)?));
     }
     Ok(remarks.join(", "))
+}
+
+/// Types and style. `mypy` knows the package alone, `pyright` also those that it uses.
+fn check(workspace: &Workspace, python: &Path, package: &Path) -> Result<()> {
+    let cache = workspace.target.join("mypy");
+    let cache = cache.to_string_lossy();
+    let interpreter = python.to_string_lossy();
+    let checks: [&[&str]; 3] = [
+        &["mypy", "--cache-dir", &cache],
+        &["basedpyright", "--pythonpath", &interpreter],
+        &["ruff", "check", "--no-cache"],
+    ];
+    for arguments in checks {
+        let mut check = Command::new(python);
+        shell::run(check.arg("-m").args(arguments).current_dir(package))?;
+    }
+    Ok(())
 }
 
 fn pytest(python: &Path, package: &Path, profiler: &Path) -> Command {

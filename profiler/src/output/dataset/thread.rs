@@ -63,7 +63,8 @@ impl Drop for CompletionGuard<'_> {
 }
 
 impl WriterThread {
-    /// Creates the run directory and writes the first `run.json`.
+    /// Creates the run directory, and writes the first `run.json` and the views of tables that are
+    /// still empty.
     pub fn new(mut options: DatasetOptions) -> Result<Self, OutputError> {
         // The working directory can change.
         if let Ok(path) = std::path::absolute(&options.run_dir) {
@@ -88,7 +89,7 @@ impl WriterThread {
                 }
             }
         }
-        Ok(Self {
+        let mut writer = Self {
             context: WriteContext {
                 run,
                 host_directory: files::host_directory(&options.hostname),
@@ -106,7 +107,20 @@ impl WriterThread {
             reported: ReportedOnce::default(),
             write_time: Duration::ZERO,
             manifest_file,
-        })
+        };
+        writer.refresh_views(0);
+        Ok(writer)
+    }
+
+    fn refresh_views(&mut self, tables: usize) {
+        match views::refresh(
+            &self.context.run,
+            &self.options.hostname,
+            self.options.schema,
+        ) {
+            Ok(()) => self.tables_in_views = tables,
+            Err(error) => self.context.errors.push(format!("views.sql: {error}")),
+        }
     }
 
     /// A descriptor of the run directory.
@@ -230,14 +244,7 @@ impl WriterThread {
         let with_files = self.tables.iter().filter(|t| t.counts.parts > 0).count();
         // Other hosts can have added tables.
         if last || with_files != self.tables_in_views {
-            match views::refresh(
-                &self.context.run,
-                &self.options.hostname,
-                self.options.schema,
-            ) {
-                Ok(()) => self.tables_in_views = with_files,
-                Err(error) => self.context.errors.push(format!("views.sql: {error}")),
-            }
+            self.refresh_views(with_files);
         }
         if !last {
             self.write_queued(shared);

@@ -7,7 +7,7 @@ use crate::{
     schema::{Batch, OwnerKey, Timestamp, read::Rows},
     sources::{
         TickContext,
-        energy_attribution::Attribution,
+        energy_attribution::{Attribution, Packages},
         perf::{self, EventRow},
     },
     tasks::ProcessId,
@@ -20,6 +20,7 @@ type Sums = HashMap<ProcessId, Option<f64>>;
 /// next sample, when the energy of the interval is known.
 #[derive(Default)]
 pub(super) struct Energies {
+    packages: Packages,
     by_cpu_time: Sums,
     by_cycles: Sums,
     /// CPU time since the last sample, ns.
@@ -39,12 +40,13 @@ impl Energies {
         if ctx.boundary.is_some() {
             return;
         }
-        let model = Attribution::by_cpu_time(batches, earlier_ns);
+        let package_uj = self.packages.energy_uj(&ctx.tick, batches);
+        let model = Attribution::by_cpu_time(package_uj, batches, earlier_ns);
         for (id, used) in self.cpu_ns.drain() {
             let share = model.map(|model| model.share(used as f64));
             add(&mut self.by_cpu_time, id, share);
         }
-        let model = Attribution::by_cycles(batches);
+        let model = Attribution::by_cycles(package_uj, batches);
         for (id, used) in self.cycles.drain() {
             let share = used.zip(model).map(|(used, model)| model.share(used));
             add(&mut self.by_cycles, id, share);

@@ -10,7 +10,10 @@ use self::{
     node::{Gpus, Node},
     target::Target,
 };
-use super::{Input, Source, SourceSpec, Stage, TickContext, energy_attribution::Attribution};
+use super::{
+    Input, Source, SourceSpec, Stage, TickContext,
+    energy_attribution::{Attribution, Packages},
+};
 use crate::{
     columns,
     perf::NODE_CYCLES,
@@ -82,6 +85,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     open: |_| {
         Ok(Box::new(Timeline {
             interval: Interval::default(),
+            packages: Packages::default(),
             earlier: Target::default(),
             rows: TableBuilder::new(&TABLE),
         }))
@@ -91,6 +95,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 
 struct Timeline {
     interval: Interval,
+    packages: Packages,
     /// Use by the target at the boundaries since the last sample.
     earlier: Target,
     rows: TableBuilder<TickKey, TimelineRow>,
@@ -105,8 +110,9 @@ impl Source for Timeline {
             return Ok(());
         }
         let earlier_ns = earlier.cpu_ns.unwrap_or(0);
+        let package_uj = self.packages.energy_uj(&ctx.tick, out);
         if let Some(interval_ns) = self.interval.end(ctx.tick.monotonic_ns) {
-            let row = row(ctx, out, interval_ns, &target, earlier_ns);
+            let row = row(ctx, out, interval_ns, &target, earlier_ns, package_uj);
             self.rows.push(ctx.key(interval_ns), row);
         }
         self.rows.finish(out);
@@ -121,13 +127,14 @@ fn row(
     interval_ns: u64,
     target: &Target,
     earlier_ns: u64,
+    package_uj: Option<f64>,
 ) -> TimelineRow {
     let metric = |name| node::metric(batches, name);
     let node = Node::read(batches);
     let gpus = Gpus::read(batches);
     let instructions = target.instructions.zip(target.cycles);
-    let cpu_time = Attribution::by_cpu_time(batches, earlier_ns);
-    let cycles = Attribution::by_cycles(batches);
+    let cpu_time = Attribution::by_cpu_time(package_uj, batches, earlier_ns);
+    let cycles = Attribution::by_cycles(package_uj, batches);
     TimelineRow {
         target_cpu_percent: target.cpu_ns.and_then(|ns| percent(ns, interval_ns)),
         target_runqueue_ns: target.runqueue_ns,

@@ -39,7 +39,7 @@ class Meter:
 
 def _value(path: str, key: str) -> int:
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return next((int(line.split()[1]) for line in file if line.startswith(key)), 0)
     except OSError:
         return 0  # The process has ended, or belongs to another user.
@@ -47,7 +47,7 @@ def _value(path: str, key: str) -> int:
 
 def _reset_peak(pid: int) -> None:
     try:
-        with open(f"/proc/{pid}/clear_refs", "w") as file:
+        with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
     except OSError:
         pass

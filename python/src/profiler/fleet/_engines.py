@@ -30,12 +30,15 @@ class Engine(Protocol):
 
     def prepare(self, query: Query) -> int:
         """Makes the result of a query a table for the next ones. Returns its number of rows."""
+        ...
 
     def answer(self, query: Query) -> pyarrow.Table:
         """The same, with the rows."""
+        ...
 
     def processes(self) -> list[int]:
         """Processes of this machine that do the work."""
+        ...
 
     def close(self) -> None: ...
 
@@ -231,7 +234,7 @@ def _urls(paths: list[str]) -> list[str]:
 
 def _descendants(pid: int) -> list[int]:
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
             children = [int(child) for child in file.read().split()]
     except OSError:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from importlib import resources
 from typing import Any, Callable, Optional
@@ -22,7 +22,7 @@ _ROWS = 20
 #: Notes on the page.
 _NOTES = 100
 #: Columns on the page, if not all.
-_COLUMNS = {
+_COLUMNS: dict[str, Sequence[str]] = {
     "jobs": "run user_name project partition name program nodes wall_s cpu_hours unused_cpu_hours cpu_efficiency "
     "gpu_hours energy_j file_read_bytes file_write_bytes".split()
 }
@@ -49,7 +49,7 @@ def write_page(path: str, dataset: Dataset, engine: str, results: dict[str, pyar
 
 
 def _style() -> str:
-    return resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+    return resources.files("profiler.fleet").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def _facts(dataset: Dataset) -> str:
@@ -78,14 +78,15 @@ def _section(name: str, table: pyarrow.Table) -> str:
     more = f" of {len(rows):,}" if len(rows) > _ROWS else ""
     count = f"{min(len(rows), _ROWS)}{more} rows · " if rows else ""
     files = f'<a href="{name}.csv">CSV</a> · <a href="{name}.parquet">Parquet</a>'
-    body = _table(_COLUMNS.get(name, table.column_names), first[:_ROWS]) if rows else '<p class="more">No rows.</p>'
+    columns: Sequence[str] = _COLUMNS[name] if name in _COLUMNS else table.column_names
+    body = _table(columns, first[:_ROWS]) if rows else '<p class="more">No rows.</p>'
     return (
         f'<section id="{name}"><h2>{html.escape(query.title)}</h2><p class="help">{_prose(query.help)}</p>'
         f'{chart}{body}<p class="more">{count}{files}</p></section>\n'
     )
 
 
-def _table(names: list[str], rows: list[Row]) -> str:
+def _table(names: Sequence[str], rows: list[Row]) -> str:
     shown = [name for name in names if any(row[name] is not None for row in rows)]
     texts = {name for name in shown if any(isinstance(row[name], str) for row in rows)}
 

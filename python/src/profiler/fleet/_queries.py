@@ -51,9 +51,9 @@ def _read(name: str, sql: str) -> Query:
 
 
 def _all() -> dict[str, Query]:
-    directory = resources.files(__package__).joinpath("sql")
+    directory = resources.files("profiler.fleet").joinpath("sql")
     files = sorted(file.name for file in directory.iterdir() if file.name.endswith(".sql"))
-    return {name[:-4]: _read(name[:-4], directory.joinpath(name).read_text()) for name in files}
+    return {name[:-4]: _read(name[:-4], directory.joinpath(name).read_text(encoding="utf-8")) for name in files}
 
 
 #: All queries by name.
