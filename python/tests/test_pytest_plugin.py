@@ -70,7 +70,7 @@ def test_regions_and_tables(pytester: pytest.Pytester) -> None:
 
 
 def test_fixtures_and_skipped_tests(pytester: pytest.Pytester) -> None:
-    """Marks of a fixture belong to the phase that runs it; where a test fails, its status says so."""
+    """Marks of a fixture belong to the phase that runs it; where a test fails, its status tells it."""
     pytester.makepyfile(
         test_it="""
         import profiler, pytest

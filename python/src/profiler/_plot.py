@@ -80,8 +80,9 @@ def plot(table: Table, names: list[str]) -> Figure:
                 # A sample stands for the time before it.
                 axes.plot([row["ts"] for row in own], values, drawstyle="steps-pre", label=label)
         axes.set_ylabel(unit.split(" ")[0])
-        axes.set_ylim(bottom=0)
-        axes.legend(loc="upper right", fontsize="small")
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+        # Above the lines, which it would hide.
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, frameon=False, fontsize="small")
         axes.margins(x=0)
     locator = AutoDateLocator()
     all_axes[-1].xaxis.set_major_locator(locator)
