@@ -48,7 +48,24 @@ def encode(value: object, limit: int) -> str:
     simple = _SIMPLE.get(type(value))
     if simple is not None:
         return simple(value)
+    if type(value) is dict and len(value) <= MAX_ITEMS:
+        json = _simple_members(value)
+        if json is not None and len(json) <= limit - 64:
+            return json
     return _Encoder(limit - 64).value(value, MAX_DEPTH)
+
+
+def _simple_members(values: dict[Any, Any]) -> Optional[str]:
+    """Members that are numbers, as most arguments are: half the time of the encoder."""
+    parts: list[str] = []
+    for name, value in values.items():
+        simple = _SIMPLE.get(type(value))
+        if simple is None or type(name) is not str:
+            return None
+        key = _key(name)
+        if key is not None:
+            parts.append(f"{key}:{simple(value)}")
+    return "{" + ",".join(parts) + "}"
 
 
 def quote(text: str, limit: int = MAX_TEXT) -> str:

@@ -72,6 +72,11 @@ class _Mark:
         return self
 
 
+# Fields of a region that are not attributes.
+_OWN = frozenset({"kind", "group", "tags", "used"})
+_USED = {"used"}
+
+
 class Region:
     """A region of the program, as a context manager or decorator.
 
@@ -103,18 +108,19 @@ class Region:
         self.generated = self.status = self._after = None
         self._id = number = next(_ids)
         self._previous = parent = _current.get()
-        if self._fields:
-            attrs = dict(self._fields)
-            texts = prefix(self._name, attrs.pop("kind", None), attrs.pop("group", None))
-        else:
-            attrs = {}
-            texts = prefix(self._name)
+        fields = self._fields
+        texts = prefix(self._name, fields.get("kind"), fields.get("group")) if fields else prefix(self._name)
         json = f'{{"op":"start","id":{number}{texts}'
         if parent is not None:
             json += f',"parent":{parent}'
-        if attrs:
-            tags, used = attrs.pop("tags", None), attrs.pop("used", None)
-            json = _Mark(json).fields(attrs, tags, used, None).json
+        if fields:
+            if fields.keys() == _USED:
+                # Of most tasks. Alone, it has space.
+                if fields["used"] is not None:
+                    json += f',"used":{encode(fields["used"], 4096)}'
+            else:
+                attrs = {name: value for name, value in fields.items() if name not in _OWN}
+                json = _Mark(json).fields(attrs, fields.get("tags"), fields.get("used"), None).json
         channel.send(json)
         _current.set(number)
         return self
@@ -141,8 +147,10 @@ class Region:
             attrs = {**(attrs or {}), "exception": kind.__qualname__, "message": message}
         if status is not None:
             json += _texts(status=status)
-        if attrs or self.generated is not None:
+        if attrs:
             json = _Mark(json).fields(attrs, None, None, self.generated).json
+        elif self.generated is not None:
+            json += f',"generated":{encode(self.generated, 4096)}'
         channel.send(json)
 
     def leave_context(self) -> None:
@@ -168,8 +176,10 @@ region = Region
 
 
 @functools.lru_cache(maxsize=1024)
-def prefix(name: str, kind: Optional[str] = None, group: Optional[str] = None) -> str:
-    return _texts(name=name or "?", kind=kind, group=group)
+def prefix(
+    name: str, kind: Optional[str] = None, group: Optional[str] = None, unit: Optional[str] = None
+) -> str:
+    return _texts(name=name or "?", kind=kind, group=group, unit=unit)
 
 
 class loop(Generic[T]):
@@ -219,7 +229,9 @@ def _send(op: str, fields: str, attrs: dict[str, Any], tags: Any, used: Any = No
     json = f'{{"op":"{op}"{fields}'
     if parent is not None:
         json += f',"parent":{parent}'
-    channel.send(_Mark(json).fields(attrs, tags, used, generated).json)
+    if attrs or tags or used is not None or generated is not None:
+        json = _Mark(json).fields(attrs, tags, used, generated).json
+    channel.send(json)
 
 
 def event(
@@ -265,4 +277,4 @@ def gauge(
 ) -> None:
     """Report the current value of a quantity, which table `region_gauge` stores. NaN and infinity are not sent."""
     if _channel.active is not None and math.isfinite(value):
-        _send("gauge", f'{prefix(name, kind, group)}{_texts(unit=unit)},"value":{float(value)!r}', attrs, tags)
+        _send("gauge", f'{prefix(name, kind, group, unit)},"value":{float(value)!r}', attrs, tags)

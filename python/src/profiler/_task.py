@@ -151,10 +151,11 @@ def _arguments(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty and not is_secret(p.name)}
     receiver = 1 if names[:1] in (["self"], ["cls"]) else 0
+    own = names[receiver:]
     count = len(names)
 
     def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        used = {**defaults, **dict(zip(names[receiver:], args[receiver:])), **kwargs}
+        used = {**defaults, **dict(zip(own, args[receiver:] if receiver else args)), **kwargs}
         if len(args) > count:
             used[rest] = args[count:]
         return used or None
