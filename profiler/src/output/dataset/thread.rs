@@ -108,7 +108,10 @@ impl WriterThread {
             write_time: Duration::ZERO,
             manifest_file,
         };
-        writer.refresh_views(0);
+        // Other hosts and an earlier session have written those of their tables.
+        if !writer.context.run.has(views::FILE).unwrap_or(true) {
+            writer.refresh_views(0);
+        }
         Ok(writer)
     }
 
