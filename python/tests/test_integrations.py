@@ -153,3 +153,20 @@ def test_flowcept_starts_a_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -
     with Flowcept(start_run=False):
         work(2)
     assert len(list((tmp_path / "profiles").glob("*/run.json"))) == 1
+
+
+def test_flowcept_after_the_profiler_has_died(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workflow starts a run of its own."""
+    import profiler
+    from profiler import flowcept
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(profiler.Error, match="killed by signal 9"), profiler.run("100ms", run_id="first") as p:
+        assert p._process is not None
+        p._process.kill()
+        p._process.wait()
+        profiler.event("to nobody")
+        with flowcept.Flowcept(workflow_name="after") as workflow:
+            pass
+    assert workflow.path is not None
+    assert [row["name"] for row in rows(profiler.open(workflow.path))] == ["after"]

@@ -67,7 +67,7 @@ def active() -> bool:
     """Whether a profiler takes the marks of this process."""
     from . import _channel
 
-    return _channel.active is not None and not _channel.active.is_closed
+    return _channel.is_active()
 
 
 def __getattr__(name: str) -> Any:

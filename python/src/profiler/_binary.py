@@ -53,7 +53,14 @@ def _check_version(program: str) -> None:
 
 def _output(command: Sequence[Union[str, bytes]]) -> subprocess.CompletedProcess[str]:
     """Runs the program, whose output is UTF-8 in every locale."""
-    return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", env=environment())
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env=environment(),
+    )
 
 
 def environment() -> dict[str, str]:

@@ -58,6 +58,11 @@ class Channel:
 active: Optional[Channel] = None
 
 
+def is_active() -> bool:
+    """Whether a profiler takes the marks of this process."""
+    return active is not None and not active.is_closed
+
+
 def connect(path: Optional[str]) -> None:
     """Send marks to this socket from now on; None: to nobody."""
     global active

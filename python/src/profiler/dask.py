@@ -29,7 +29,7 @@ class Regions(WorkerPlugin):  # type: ignore[misc]
 
     def setup(self, worker: Any) -> None:
         # A worker on another node has no such socket, and keeps that of its own environment.
-        if self._socket and _channel.active is None:
+        if self._socket and not _channel.is_active():
             _channel.connect(self._socket)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:

@@ -89,7 +89,7 @@ class Flowcept:
         self._session: Any = None
 
     def start(self) -> Flowcept:
-        if self._start_run and _channel.active is None:
+        if self._start_run and not _channel.is_active():
             from ._session import run
 
             self._session = run(label=self._labels).start()
