@@ -43,7 +43,7 @@ def test_examples_of_the_manual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (convert,), (converted,) = rows(reader, name="convert"), rows(reader, name="converted")
     assert converted["parent_region_id"] == convert["region_id"] and converted["pid"] != convert["pid"]
     assert {row["kind"] for row in found if row["name"] == "sum"} == {"dask"}
-    # Two by the pool; two by joblib, each a task as well.
+    # Two by the pool; two by joblib, each of them also a task.
     assert names.count("load") == 1 + 2 + 2 * 2 and names[-2:] == ["squares", "square"]
     assert [row["value"] for row in rows(reader, "region_gauge")] == pytest.approx([1, 1 / 2, 1 / 3])
     assert not losses(reader)

@@ -54,26 +54,28 @@ def test_dask(run: Run, processes: bool) -> None:
     assert failed["status"] == "error" and not losses(reader)
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
+@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing", "sequential"])
 def test_joblib(run: Run, backend: str) -> None:
     pytest.importorskip("joblib", reason="the tier installs it")
     reader = run(
         f"""
-        from joblib import Parallel
         import profiler
-        from profiler.joblib import delayed
+        from joblib import delayed
+        from profiler.joblib import Parallel
 
         def square(x):
-            if x == 5:
-                raise ValueError("five")
-            return x * x
+            if x == 25:
+                raise ValueError("wrong")
+            with profiler.region("inner"):
+                return x * x
 
         if __name__ == "__main__":
             with profiler.region("search"):
-                found = Parallel(n_jobs=2, backend="{backend}")(delayed(square)(x) for x in range(4))
-                assert found == [0, 1, 4, 9]
+                # joblib takes all but the first four from a thread of its own.
+                found = Parallel(n_jobs=2, backend="{backend}")(delayed(square)(x) for x in range(20))
+                assert found == [x * x for x in range(20)]
             try:
-                Parallel(n_jobs=2, backend="{backend}")([delayed(square)(5)])
+                Parallel(n_jobs=2, backend="{backend}")([delayed(square)(25)])
             except ValueError:
                 pass
         """
@@ -81,11 +83,56 @@ def test_joblib(run: Run, backend: str) -> None:
     (search,) = rows(reader, name="search")
     squares = rows(reader, name="square")
     inside = [row for row in squares if row["parent_region_id"] == search["region_id"]]
-    assert len(squares) == 5 and len(inside) == 4
+    assert len(squares) == 21 and len(inside) == 20
     assert {(row["kind"], row["status"]) for row in inside} == {("joblib", "finished")}
-    assert ({row["pid"] for row in squares} == {search["pid"]}) == (backend == "threading")
+    inner = rows(reader, name="inner")
+    assert sorted(row["parent_region_id"] for row in inner) == sorted(row["region_id"] for row in inside)
+    assert (search["pid"] in {row["pid"] for row in squares}) == (backend in ("threading", "sequential"))
     (failed,) = [row for row in squares if row["parent_region_id"] is None]
-    assert failed["status"] == "error" and values(failed, "attributes")["message"] == "five"
+    assert failed["status"] == "error" and values(failed, "attributes")["message"] == "wrong"
+    assert not losses(reader)
+
+
+def test_backend_of_joblib(run: Run) -> None:
+    """Calls by a library, which has a `Parallel` of its own."""
+    pytest.importorskip("joblib", reason="the tier installs it")
+    reader = run(
+        """
+        from joblib import Parallel, delayed, parallel_config
+        import profiler, profiler.joblib
+
+        def square(x):
+            with profiler.region("inner"):
+                return x * x
+
+        if __name__ == "__main__":
+            with parallel_config(backend="profiler", n_jobs=2):
+                for name in ("first", "second"):
+                    with profiler.region(name):
+                        found = Parallel(batch_size=3)(delayed(square)(x) for x in range(20))
+                        assert found == [x * x for x in range(20)]
+                assert Parallel(n_jobs=1)(delayed(square)(x) for x in [2]) == [4]
+        """
+    )
+    searches = [rows(reader, name=name)[0] for name in ("first", "second")]
+    squares, inner = rows(reader, name="square"), rows(reader, name="inner")
+    for search in searches:
+        assert sum(row["parent_region_id"] == search["region_id"] for row in squares) == 20
+    assert searches[0]["pid"] not in {row["pid"] for row in squares}
+    # joblib has no backend for a single job.
+    assert [row["parent_region_id"] for row in inner if row["pid"] == searches[0]["pid"]] == [None]
+    in_workers = [row["parent_region_id"] for row in inner if row["pid"] != searches[0]["pid"]]
+    assert sorted(in_workers) == sorted(row["region_id"] for row in squares)
+    assert not losses(reader)
+
+
+def test_joblib_without_profiler() -> None:
+    joblib = pytest.importorskip("joblib", reason="the tier installs it")
+    from profiler.joblib import Parallel
+
+    assert Parallel(n_jobs=2)(joblib.delayed(abs)(x) for x in range(-5, 0)) == [5, 4, 3, 2, 1]
+    with joblib.parallel_config(backend="profiler", n_jobs=2):
+        assert joblib.Parallel()(joblib.delayed(abs)(x) for x in range(-5, 0)) == [5, 4, 3, 2, 1]
 
 
 FLOWCEPT = """

@@ -351,6 +351,33 @@ def test_multiprocessing(run: Run, method: str) -> None:
     assert pool["pid"] not in {row["pid"] for row in squares}
 
 
+@pytest.mark.parametrize("pool", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
+def test_executors(run: Run, pool: str) -> None:
+    reader = run(
+        f"""
+        import concurrent.futures, profiler
+
+        @profiler.task
+        def square(x):
+            return x * x
+
+        if __name__ == "__main__":
+            with concurrent.futures.{pool}(2) as pool:
+                for name in ("first", "second"):
+                    with profiler.region(name):
+                        assert list(pool.map(profiler.propagate(square), range(8))) == [x * x for x in range(8)]
+                        future = pool.submit(profiler.propagate(square), 9)
+                        concurrent.futures.wait([future])
+        """
+    )
+    squares = rows(reader, name="square")
+    assert sorted(data(row, "generated") for row in squares) == sorted([x * x for x in [*range(8), 9]] * 2)
+    for name in ("first", "second"):
+        outer = named(reader, name)
+        assert sum(row["parent_region_id"] == outer["region_id"] for row in squares) == 9
+        assert (outer["pid"] in {row["pid"] for row in squares}) == (pool == "ThreadPoolExecutor")
+
+
 def test_dropped_marks_are_reported(run: Run) -> None:
     reader = run(
         """

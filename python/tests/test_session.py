@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BINARY, away, rows
+from conftest import BINARY, away, losses, rows
 
 import profiler
 from profiler import _binary, _channel
@@ -274,7 +274,31 @@ def directory_of_nobody() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+@pytest.fixture
+def service(directory_of_nobody: Path) -> Iterator[Path]:
+    """The socket of a running service."""
+    socket = directory_of_nobody / "socket"
+    process = subprocess.Popen([str(BINARY), "serve", "--socket", str(socket)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "serving" in process.stderr.readline()
+    yield socket
+    process.terminate()
+    assert process.wait() == 0
+
+
 def test_without_privileges(directory_of_nobody: Path) -> None:
+    """No service runs: the processes are read from /proc."""
+    reader = profile_as_nobody(directory_of_nobody, PROFILER_SERVICE=str(directory_of_nobody / "none"))
+    assert {row["sleep_ns"] for row in rows(reader, "sched")} == {None}
+
+
+def test_by_a_service(directory_of_nobody: Path, service: Path) -> None:
+    reader = profile_as_nobody(directory_of_nobody, PROFILER_SERVICE=str(service))
+    assert None not in {row["sleep_ns"] for row in rows(reader, "sched")}
+    assert not losses(reader)
+
+
+def profile_as_nobody(directory: Path, **variables: str) -> Any:
     output = script(
         """
         import ctypes, json, os, subprocess, sys, time
@@ -297,12 +321,13 @@ def test_without_privileges(directory_of_nobody: Path) -> None:
             inside = time.process_time() - inside
         print(json.dumps([os.getpid(), inside, time.process_time() - before, p.summary()["total"]["cpu_s"]]))
         """,
-        str(directory_of_nobody),
-        PROFILER=str(directory_of_nobody / "profiler"),
-        TMPDIR=str(directory_of_nobody),
+        str(directory),
+        PROFILER=str(directory / "profiler"),
+        TMPDIR=str(directory),
+        **variables,
     )
     pid, inside, outside, total = json.loads(output)
-    run = directory_of_nobody / "runs/r"
+    run = directory / "runs/r"
     assert run.stat().st_uid == 65534
     reader = profiler.open(run)
     used = sum(row["user_ns"] + row["system_ns"] for row in rows(reader, "usage", pid=pid)) / 1e9
@@ -310,3 +335,4 @@ def test_without_privileges(directory_of_nobody: Path) -> None:
     assert used * 0.95 <= total <= used + 0.2
     assert [row["status"] for row in rows(reader, name="burn")] == ["finished"]
     assert len(rows(reader, "process", ppid=pid, comm="true")) == 3
+    return reader

@@ -1,7 +1,4 @@
-"""PyTorch and Lightning. Their wheels are too large for CI: run it by hand, with them installed.
-
-PROFILER_BIN=target/release/profiler pytest python/tests/test_torch.py
-"""
+"""PyTorch and Lightning."""
 
 from __future__ import annotations
 
@@ -103,6 +100,69 @@ def test_depth_and_tensors(run: Run) -> None:
         ("Linear", "Inner", "inner.linear"),
     ]
     assert all(row["used"] is None and row["generated"] is None for row in rows(reader))
+
+
+@pytest.mark.parametrize(
+    ("options", "children", "tensors"),
+    [("(depth=0)", 0, True), ("", 2, True), ("(tensors=False)", 2, False)],
+    ids=["parent_only", "parent_and_children", "lightweight"],
+)
+def test_modes_of_flowcept(run: Run, options: str, children: int, tensors: bool) -> None:
+    reader = run(
+        NET.format(options=options)
+        + """
+net = Net()
+for epoch in profiler.torch.epochs(2):
+    for batch in profiler.torch.batches(3):
+        net(torch.ones(2, 8))
+"""
+    )
+    assert len(rows(reader, name="epoch")) == 2
+    batches = [row["region_id"] for row in rows(reader, name="batch")]
+    calls, inside = rows(reader, kind="parent_forward"), rows(reader, kind="child_forward")
+    assert [row["parent_region_id"] for row in calls] == batches and len(batches) == 6
+    assert len(inside) == 6 * children
+    assert {row["parent_region_id"] for row in inside} <= {row["region_id"] for row in calls}
+    for row in calls + inside:
+        assert (row["used"] is not None, row["generated"] is not None) == (tensors, tensors)
+
+
+LOADER = """
+import os, profiler, profiler.torch, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Files(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        with profiler.region("load"), open("file", "rb", buffering=0) as file:
+            return len(file.read(1_000_000 * (index + 1)))
+
+if __name__ == "__main__":
+    open("file", "wb").write(bytes(8_000_000))
+    loader = DataLoader(Files(), batch_size=2, num_workers=2, {options})
+    for epoch in profiler.torch.epochs(2):
+        found = [int(x) for batch in profiler.torch.batches(loader) for x in batch]
+        assert found == [1_000_000 * (index + 1) for index in range(8)]
+"""
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_loader(run: Run, persistent: bool) -> None:
+    reader = run(LOADER.format(options=f"multiprocessing_context='fork', persistent_workers={persistent}"))
+    epochs, loads = rows(reader, name="epoch"), rows(reader, name="load")
+    processes = {row["pid"]: row for row in rows(reader, "process")}
+    workers = {row["pid"] for row in loads}
+    assert len(loads) == 16 and {row["status"] for row in loads} == {"finished"}
+    assert len(workers) == (2 if persistent else 4)
+    assert {processes[pid]["ppid"] for pid in workers} == {epochs[0]["pid"]}
+    # A worker belongs to the region in which it was started, as long as that is open.
+    first, second = (row["region_id"] for row in epochs)
+    assert [row["parent_region_id"] for row in loads] == [first] * 8 + [None if persistent else second] * 8
+    # Beside the data, a worker reads modules that it needs.
+    read = sum(row["read_bytes"] for row in rows(reader, "file_io") if row["pid"] in workers)
+    assert 72_000_000 <= read < 74_000_000 and not losses(reader)
 
 
 def test_exceptions(run: Run) -> None:
@@ -256,8 +316,13 @@ def test_program_of_flowcept(run: Run) -> None:
             for _ in epochs:
                 for x in FlowceptBatchLoop([torch.ones(2, 10)], epochs_loop=epochs, step="train"):
                     model(x)
+                for x in FlowceptBatchLoop([torch.ones(2, 10)], step="not captured"):
+                    pass
+            for _ in FlowceptEpochLoop(2, model=model, capture_enabled=False):
+                pass
         """
     )
+    assert len(rows(reader, op="region")) == 1 + 2 * 4
     workflow = named(reader, "training")
     epochs, batches = rows(reader, name="epochs_loop_iteration"), rows(reader, name="train_batch_iteration")
     assert {row["parent_region_id"] for row in epochs} == {workflow["region_id"]}

@@ -199,6 +199,7 @@ fn scheduler_states_sum_to_thread_time() {
         "while :; do dd if=/dev/zero of={} bs=64k count=64 oflag=dsync; done 2>&-",
         file.display()
     );
+    let stolen_before = procfs::stolen();
     let writer = ProcessGroup::spawn(&["sh", "-c", &write]);
     let mut profiler = Profiler::realtime()
         .args(["-i", "200ms", "-d", "3s"])
@@ -216,7 +217,8 @@ fn scheduler_states_sum_to_thread_time() {
          WHERE p.end_ts IS NULL AND p.interval_ns > 2900000000 GROUP BY s.pid, start_ts",
     );
     assert_eq!(rows.len(), 4, "{rows:?}");
-    let stolen = data.stolen_ns();
+    // Also what was stolen from a process at the last sample, which `system` does not have yet.
+    let stolen = (procfs::stolen() - stolen_before + procfs::TICK).as_nanos() as u64;
     // The processes are read after the time of the sample; each has at most five threads.
     let reading: u64 = data.value("SELECT max(run_ns) FROM overhead WHERE component = 'tasks'");
     for (pid, spent, there) in &rows {

@@ -12,6 +12,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 /// `CLOCK_REALTIME` in ns.
 pub fn wall_ns() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -137,6 +139,38 @@ pub fn cpu_time(pid: u32) -> Duration {
         .sum();
     Duration::from_secs(ticks)
         / u32::try_from(rustix::param::clock_ticks_per_second()).expect("100")
+}
+
+/// Resolution of the times in `/proc/stat`.
+pub const TICK: Duration = Duration::from_millis(10);
+
+/// Time that the hypervisor has taken from all CPUs, including a CPU that is stopped at the start of
+/// this reading: it waits until each of them has accounted its time.
+pub fn stolen() -> Duration {
+    let allowed = sched_getaffinity(None).expect("our CPUs");
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
+        let account = move || {
+            let mut only = CpuSet::new();
+            only.set(cpu);
+            sched_setaffinity(None, &only).expect("a CPU of the affinity mask");
+            let before = cpu_ticks(&format!("cpu{cpu}"))[..3].to_vec();
+            while cpu_ticks(&format!("cpu{cpu}"))[..3] == before {}
+        };
+        std::thread::spawn(account).join().expect("a thread");
+    }
+    let ticks = u32::try_from(cpu_ticks("cpu")[7]).expect("days");
+    TICK * ticks
+}
+
+/// user, nice, system, idle, iowait, irq, softirq, steal of `/proc/stat`.
+fn cpu_ticks(name: &str) -> Vec<u64> {
+    let stat = fs::read_to_string("/proc/stat").expect("readable");
+    let mut lines = stat.lines().map(str::split_whitespace);
+    let mut line = lines
+        .find(|line| line.clone().next() == Some(name))
+        .expect("a CPU");
+    line.next();
+    line.map(|ticks| ticks.parse().expect("a number")).collect()
 }
 
 /// Whether a process has ended: it is a zombie, or has no entry.

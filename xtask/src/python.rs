@@ -134,6 +134,9 @@ pub const NEWEST: Environment = Environment {
     ..OLDEST
 };
 
+/// Wheels for the Debian of the tier `frameworks`, below `tests/`.
+pub const FRAMEWORKS: &str = "requirements-frameworks.txt";
+
 /// Fails unless the pinned versions for this Python are installed.
 const CHECK: &str = r##"
 import sys
@@ -291,8 +294,14 @@ mod tests {
         for environment in [
             TESTS, READERS, FORMATS, MLFLOW, BROWSER, DIST, PACKAGE, OLDEST,
         ] {
-            check(&environment);
+            let files = [environment.requirements].into_iter();
+            check(files.chain(environment.sources), environment.packages);
         }
+        let files = [FRAMEWORKS].into_iter();
+        check(
+            files,
+            &["lightning", "pytorch-lightning", "ray", "scikit-learn"],
+        );
     }
 
     /// pip refuses a package without them.
@@ -308,12 +317,9 @@ mod tests {
         }
     }
 
-    fn check(environment: &Environment) {
+    fn check<'a>(files: impl Iterator<Item = &'a str>, packages: &[&str]) {
         let mut names = Vec::new();
-        for file in [environment.requirements]
-            .iter()
-            .chain(&environment.sources)
-        {
+        for file in files {
             let path = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../tests")
                 .join(file);
@@ -324,7 +330,7 @@ mod tests {
                 .filter(|line| !line.starts_with('#') && !line.is_empty());
             names.extend(lines.map(name_of));
         }
-        for package in environment.packages {
+        for package in packages {
             assert!(names.iter().any(|name| name == package), "{package}");
         }
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar, Union
+from typing import Any, Optional, TypeVar, Union
 
 from .flowcept import Flowcept, FlowceptLoop
 from .torch import _extend, watch
@@ -31,16 +31,24 @@ class FlowceptEpochLoop(FlowceptLoop[T]):
 
     _kind = "epoch"
 
-    def __init__(self, items: Union[Iterable[T], int], model: Any = None, **ignored: Any) -> None:
-        super().__init__(items, "epochs_loop", "epoch")
+    def __init__(self, items: Union[Iterable[T], int], *ignored: Any, capture_enabled: bool = True, **more: Any) -> None:
+        super().__init__(items, "epochs_loop", "epoch", capture_enabled=capture_enabled)
 
 
 class FlowceptBatchLoop(FlowceptLoop[T]):
-    """Batches, with the name `<step>_batch_iteration`."""
+    """Batches of captured epochs, with the name `<step>_batch_iteration`."""
 
     _kind = "batch"
 
     def __init__(
-        self, items: Union[Iterable[T], int], epochs_loop: Any = None, *ignored: Any, step: str = "train", **more: Any
+        self,
+        items: Union[Iterable[T], int],
+        epochs_loop: Optional[FlowceptEpochLoop[Any]] = None,
+        parent_task_id: Any = None,
+        workflow_id: Any = None,
+        step: str = "train",
+        items_length: int = 0,
+        capture_enabled: bool = True,
     ) -> None:
-        super().__init__(items, f"{step}_batch", "batch")
+        is_captured = capture_enabled and epochs_loop is not None and epochs_loop.enabled
+        super().__init__(items, f"{step}_batch", "batch", capture_enabled=is_captured)

@@ -176,13 +176,21 @@ class FlowceptLoop(Generic[T]):
     _kind: Optional[str] = None
 
     def __init__(
-        self, items: Union[Iterable[T], int], loop_name: str = "loop", item_name: str = "item", **ignored: Any
+        self,
+        items: Union[Iterable[T], int],
+        loop_name: str = "loop",
+        item_name: str = "item",
+        *ignored: Any,
+        capture_enabled: bool = True,
+        **more: Any,
     ) -> None:
         iterable: Any = range(items) if isinstance(items, int) else items
+        self._items: Iterable[T] = iterable
         self._loop: loop[T] = loop(iterable, f"{loop_name}_iteration", item=item_name, kind=self._kind)
+        self.enabled = capture_enabled
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._loop)
+        return iter(self._loop if self.enabled else self._items)
 
     def __len__(self) -> int:
         return len(self._loop)

@@ -55,8 +55,8 @@ pub struct Args {
     #[arg(long)]
     list: bool,
     /// Filters, such as names of tests, for the runner of `unit`, `e2e`, `long`, `kernels`,
-    /// `devices`, `counters`, `system`, `jobs`, `hostile`, `readers`, `python`, `browser`, `seeds`,
-    /// `fuzz`, `gpu`, `oar` and `soak`
+    /// `devices`, `counters`, `system`, `jobs`, `hostile`, `readers`, `python`, `frameworks`, `browser`,
+    /// `seeds`, `fuzz`, `gpu`, `oar` and `soak`
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -104,6 +104,9 @@ enum Tier {
     Readers,
     /// The Python package: types, and tests on several versions of Python; requirements of `e2e`
     Python,
+    /// The Python package with PyTorch, Lightning, scikit-learn, Ray and Open MPI, in a Debian 13; requirements
+    /// of `e2e`
+    Frameworks,
     /// Packages in a fresh Debian: installation, upgrade, removal; requires Debian's packages and root
     Packages,
     /// Reports and the manual in a browser; requires Debian's Chromium and Python 3.11 or later
@@ -461,6 +464,7 @@ impl Tier {
             Self::Hostile => return rust::hostile(workspace, selection),
             Self::Readers => return rust::readers(workspace, selection),
             Self::Python => return python::run(workspace, selection),
+            Self::Frameworks => return python::frameworks(workspace, filter),
             Self::Packages => return packages::run(workspace),
             Self::Browser => return rust::browser(workspace, selection),
             Self::Seeds => return fuzz::seeds(workspace, filter),

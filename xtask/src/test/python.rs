@@ -14,6 +14,7 @@ use crate::{
     apt,
     dist::{self, Format},
     python::{self, Environment},
+    run::privileged,
     shell,
     workspace::Workspace,
 };
@@ -29,12 +30,21 @@ const TESTS: [&str; 4] = [
 ];
 /// Tests that run without arguments; they need no package but those of the end-to-end tests.
 const QUICK: [&str; 2] = ["tests/test_marks.py", "tests/test_session.py"];
+/// Options of pytest.
+const PYTEST: [&str; 5] = ["-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider"];
 /// The server of this test is installed for one version.
 const DESELECTED: &str = "tests/test_reader.py::test_s3";
 /// From which a test makes a locale.
 const LOCALES: &str = "/usr/share/i18n/locales/de_DE";
-/// Tests of PyTorch, whose packages have gigabytes.
-const IGNORED: &str = "tests/test_torch.py";
+/// Tests of the tier `frameworks` alone.
+const FRAMEWORKS: [&str; 3] = [
+    "tests/test_torch.py",
+    "tests/test_scikit_learn.py",
+    "tests/test_ray.py",
+];
+/// Tests of this tier that also run in that one, with Debian's Open MPI.
+const MPI: &str = "tests/test_frameworks.py::test_mpi_ranks";
+const ENVIRONMENT: &str = "tests/environments/frameworks";
 
 /// The tier `python`. Filters are parts of names of tests; with filters, only one version runs.
 pub fn run(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
@@ -65,11 +75,9 @@ pub fn run(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
 
     let mut command = pytest(&python, &package, &profiler);
     command
-        .args(["--ignore", IGNORED])
+        .args(FRAMEWORKS.map(|test| format!("--ignore={test}")))
         .env("PROFILER_WHEELS", &wheels);
-    if !filter.is_empty() {
-        command.args(["-k", &filter.join(" or ")]);
-    }
+    select(&mut command, filter);
     let current = python::version(&python)?;
     let mut remarks = vec![format!("{} tests on {current}", tests(&mut command)?)];
     for (version, environment) in VERSIONS {
@@ -90,6 +98,52 @@ pub fn run(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
         remarks.push(format!("{} on {full}", tests(&mut command)?));
     }
     Ok(remarks.join(", "))
+}
+
+/// The tier `frameworks`, in a Debian below `target/` that has PyTorch without CUDA.
+pub fn frameworks(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    apt::obtain(&[("mmdebstrap", "mmdebstrap")], "a Debian with PyTorch")?;
+    let python = python::obtain(workspace)?;
+    let profiler = rust::profiler(workspace)?;
+    let script = |name: &str| workspace.root.join(ENVIRONMENT).join(name);
+    let requirements = workspace.root.join("tests").join(python::FRAMEWORKS);
+    let root = workspace.target.join("frameworks");
+    if fs::read(root.join("requirements.txt")).ok() != fs::read(&requirements).ok() {
+        let mut make = privileged(Path::new("sh"));
+        make.arg(script("make.sh"))
+            .args([&root, &requirements, &python]);
+        shell::run_slowly(&mut make, "creating a Debian with PyTorch (some minutes)")?;
+    }
+    let package = workspace.root.join("python");
+    let mut command = privileged(Path::new("unshare"));
+    command
+        .args(["--mount", "sh"])
+        .args([&script("enter.sh"), &root, &workspace.root])
+        .args([workspace.target.as_path(), Path::new("--")])
+        .args([
+            "env",
+            "-i",
+            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "LC_ALL=C.UTF-8",
+        ])
+        .args(["HOME=/root", "PYTHONDONTWRITEBYTECODE=1"])
+        .arg(format!("PYTHONPATH={}", package.join("src").display()))
+        .arg(format!("PROFILER_BIN={}", profiler.display()))
+        .args(["python3", "-m", "pytest"])
+        .args(PYTEST)
+        .arg("--rootdir")
+        .arg(&package);
+    let tests_of = FRAMEWORKS.into_iter().chain([MPI]);
+    command.args(tests_of.map(|test| package.join(test)));
+    select(&mut command, filter);
+    Ok(format!("{} tests", tests(&mut command)?))
+}
+
+/// Selects tests by parts of their names.
+fn select(command: &mut Command, filter: &[String]) {
+    if !filter.is_empty() {
+        command.args(["-k", &filter.join(" or ")]);
+    }
 }
 
 /// Types and style. `mypy` knows the package alone, `pyright` also those that it uses.
@@ -118,8 +172,8 @@ fn pytest(python: &Path, package: &Path, profiler: &Path) -> Command {
         sudo
     };
     command
-        .args(["-m", "pytest", "-q", "-rfEs", "--tb=short"])
-        .args(["-p", "no:cacheprovider"])
+        .args(["-m", "pytest"])
+        .args(PYTEST)
         .current_dir(package)
         .env("PROFILER_BIN", profiler)
         .env("PYTHONDONTWRITEBYTECODE", "1");
