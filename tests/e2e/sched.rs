@@ -199,7 +199,7 @@ fn scheduler_states_sum_to_thread_time() {
         "while :; do dd if=/dev/zero of={} bs=64k count=64 oflag=dsync; done 2>&-",
         file.display()
     );
-    let stolen_before = procfs::stolen();
+    let stolen_before = procfs::stolen_ns();
     let writer = ProcessGroup::spawn(&["sh", "-c", &write]);
     let mut profiler = Profiler::realtime()
         .args(["-i", "200ms", "-d", "3s"])
@@ -218,7 +218,7 @@ fn scheduler_states_sum_to_thread_time() {
     );
     assert_eq!(rows.len(), 4, "{rows:?}");
     // Also what was stolen from a process at the last sample, which `system` does not have yet.
-    let stolen = (procfs::stolen() - stolen_before + procfs::TICK).as_nanos() as u64;
+    let stolen = procfs::stolen_ns() - stolen_before + procfs::TICK_NS;
     // The processes are read after the time of the sample; each has at most five threads.
     let reading: u64 = data.value("SELECT max(run_ns) FROM overhead WHERE component = 'tasks'");
     for (pid, spent, there) in &rows {

@@ -142,11 +142,11 @@ pub fn cpu_time(pid: u32) -> Duration {
 }
 
 /// Resolution of the times in `/proc/stat`.
-pub const TICK: Duration = Duration::from_millis(10);
+pub const TICK_NS: u64 = 10_000_000;
 
-/// Time that the hypervisor has taken from all CPUs, including a CPU that is stopped at the start of
+/// Time that the hypervisor has taken from all CPUs, in ns, including a CPU that is stopped at the start of
 /// this reading: it waits until each of them has accounted its time.
-pub fn stolen() -> Duration {
+pub fn stolen_ns() -> u64 {
     let allowed = sched_getaffinity(None).expect("our CPUs");
     for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
         let account = move || {
@@ -158,8 +158,7 @@ pub fn stolen() -> Duration {
         };
         std::thread::spawn(account).join().expect("a thread");
     }
-    let ticks = u32::try_from(cpu_ticks("cpu")[7]).expect("days");
-    TICK * ticks
+    cpu_ticks("cpu")[7] * TICK_NS
 }
 
 /// user, nice, system, idle, iowait, irq, softirq, steal of `/proc/stat`.
