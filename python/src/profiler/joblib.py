@@ -51,7 +51,8 @@ class Parallel(joblib.Parallel):  # type: ignore[misc]
     """`joblib.Parallel`, with a region for each call whose parent is the current region."""
 
     def __call__(self, iterable: Iterable[Call]) -> Any:
-        return super().__call__(iterable if _channel.active is None else _Marker()(iterable))
+        is_marked = _channel.active is not None and not isinstance(self._backend, _Backend)
+        return super().__call__(_Marker()(iterable) if is_marked else iterable)
 
 
 class _Backend(LokyBackend):  # type: ignore[misc]
