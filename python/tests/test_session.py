@@ -279,11 +279,13 @@ def service(directory_of_nobody: Path) -> Iterator[Path]:
     """The socket of a running service."""
     socket = directory_of_nobody / "socket"
     process = subprocess.Popen([str(BINARY), "serve", "--socket", str(socket)], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert "serving" in process.stderr.readline()
-    yield socket
-    process.terminate()
-    assert process.wait() == 0
+    with process:
+        try:
+            assert process.stderr and "serving" in process.stderr.readline()
+            yield socket
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 def test_without_privileges(directory_of_nobody: Path) -> None:
