@@ -113,18 +113,18 @@ def test_backend_of_joblib(run: Run) -> None:
                         found = kind(batch_size=3)(delayed(square)(x) for x in range(20))
                         assert found == [x * x for x in range(20)]
                 assert Parallel(n_jobs=1)(delayed(square)(x) for x in [2]) == [4]
+                assert profiler.joblib.Parallel(n_jobs=1)(delayed(square)(x) for x in [3]) == [9]
         """
     )
     searches = [rows(reader, name=name)[0] for name in ("first", "second")]
     squares, inner = rows(reader, name="square"), rows(reader, name="inner")
     for search in searches:
         assert sum(row["parent_region_id"] == search["region_id"] for row in squares) == 20
-    assert len(squares) == 40
-    assert searches[0]["pid"] not in {row["pid"] for row in squares}
     # joblib has no backend for a single job.
-    assert [row["parent_region_id"] for row in inner if row["pid"] == searches[0]["pid"]] == [None]
-    in_workers = [row["parent_region_id"] for row in inner if row["pid"] != searches[0]["pid"]]
-    assert sorted(in_workers) == sorted(row["region_id"] for row in squares)
+    *in_workers, own = squares
+    assert len(in_workers) == 40 and own["pid"] == searches[0]["pid"] not in {row["pid"] for row in in_workers}
+    parents = sorted(row["parent_region_id"] or 0 for row in inner)
+    assert parents == sorted([0, *(row["region_id"] for row in squares)])
     assert not losses(reader)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from conftest import Run, losses, rows
 
@@ -23,10 +24,10 @@ def call(function, *args):
 @profiler.task
 def burn(seconds):
     import time
-    end = time.process_time() + seconds
-    while time.process_time() < end:
+    start = time.process_time()
+    while time.process_time() < start + seconds:
         pass
-    return os.getpid()
+    return os.getpid(), time.process_time() - start
 
 @ray.remote
 class Counter:
@@ -54,9 +55,13 @@ def test_tasks_and_actors(run: Run) -> None:
     assert [row["parent_region_id"] for row in burns] == [search["region_id"]] * 3
     processes = {row["pid"]: row for row in rows(reader, "process")}
     assert search["pid"] not in {row["pid"] for row in squares + burns}
-    assert {json.loads(row["generated"]) for row in burns} == {row["pid"] for row in burns} <= set(processes)
+    assert {row["pid"] for row in burns} <= set(processes)
     stolen = sum(row["steal_ns"] or 0 for row in rows(reader, "system"))
     for row in burns:
+        pid, seconds = json.loads(row["generated"])
         (usage,) = rows(reader, "region_usage", region_id=row["region_id"])
-        assert usage["oncpu_ns"] + max(usage["start_offset_ns"], 0) + stolen >= 0.2e9
+        # Between two readings near its start and end; the machine can run several threads of a worker.
+        before, after = (os.cpu_count() * max(usage[f"{end}_offset_ns"], 0) for end in ("start", "end"))
+        assert pid == row["pid"]
+        assert seconds * 1e9 - before - stolen <= usage["oncpu_ns"] <= seconds * 1e9 + after + 5e6
     assert not losses(reader)

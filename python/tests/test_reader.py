@@ -178,6 +178,8 @@ def test_every_table_and_view_can_be_read(example: Reader) -> None:
         assert found == (len(table),) == (table.arrow().num_rows,), table.name
         declared = {column.name: column.type for column in table.columns}
         assert set(declared) - {"host"} <= set(table.arrow().column_names), table.name
+    assert len(example.process_cpu()) == len(example.processes()) > 0
+    assert list(example.process_cpu(["comm"])) == ["comm"]
     assert rows(example, "gpu") == [] and example.gpu.df().empty and example.gpu.pl().height == 0
     assert example.gpu.lazy().collect().height == 0
 

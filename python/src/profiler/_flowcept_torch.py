@@ -31,7 +31,14 @@ class FlowceptEpochLoop(FlowceptLoop[T]):
 
     _kind = "epoch"
 
-    def __init__(self, items: Union[Iterable[T], int], *ignored: Any, capture_enabled: bool = True, **more: Any) -> None:
+    def __init__(
+        self,
+        items: Union[Iterable[T], int],
+        model: Any = None,
+        parent_task_id: Any = None,
+        workflow_id: Any = None,
+        capture_enabled: bool = True,
+    ) -> None:
         super().__init__(items, "epochs_loop", "epoch", capture_enabled=capture_enabled)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from copy import copy
-from typing import Any, Callable, Generic, Optional, TypeVar, cast
+from typing import Any, Callable, Generic, Optional, TypeVar
 
 from . import _channel, _marks
 
 R = TypeVar("R")
-S = TypeVar("S")
 
 
 def environment() -> dict[str, str]:
@@ -39,12 +37,6 @@ class propagate(Generic[R]):
         self.function = function
         self.socket: Optional[str] = _channel.active.path if _channel.active else None
         self.parent = _marks._current.get()
-
-    def with_function(self, function: Callable[..., S]) -> propagate[S]:
-        """Another function, whose regions belong to the same region."""
-        other = cast("propagate[S]", copy(self))
-        other.function = function
-        return other
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         active = _channel.active

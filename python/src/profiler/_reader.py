@@ -312,6 +312,10 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({self.name}: {self.help})"
 
+    def __call__(self, columns: Optional[list[str]] = None, filter: Any = None) -> pandas.DataFrame:
+        """The same as `df`: `r.process_cpu()`."""
+        return self.df(columns, filter)
+
     @property
     def help(self) -> str:
         return str(self._definition["help"])

@@ -180,9 +180,10 @@ class FlowceptLoop(Generic[T]):
         items: Union[Iterable[T], int],
         loop_name: str = "loop",
         item_name: str = "item",
-        *ignored: Any,
+        parent_task_id: Any = None,
+        workflow_id: Any = None,
+        items_length: int = 0,
         capture_enabled: bool = True,
-        **more: Any,
     ) -> None:
         iterable: Any = range(items) if isinstance(items, int) else items
         self._items: Iterable[T] = iterable

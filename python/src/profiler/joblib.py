@@ -25,46 +25,39 @@ from ._propagate import propagate
 Call = tuple[Callable[..., Any], Any, Any]
 
 
-class _Task:
-    """Picklable, in contrast to a decorated function that does not replace the original."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.name = getattr(function, "__name__", type(function).__name__)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with Region(self.name, kind="joblib"):
-            return self.function(*args, **kwargs)
+def _run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    with Region(getattr(function, "__name__", type(function).__name__), kind="joblib"):
+        return function(*args, **kwargs)
 
 
-class _Marker:
-    """Calls belong to the region in which this object was made: joblib takes later ones from its own thread."""
-
-    def __init__(self) -> None:
-        self.origin = propagate(_Task)
-
-    def __call__(self, calls: Iterable[Call]) -> Iterator[Call]:
-        return ((self.origin.with_function(_Task(call)), args, kwargs) for call, args, kwargs in calls)
+def _marked(run: propagate[Any], calls: Iterable[Call]) -> Iterator[Call]:
+    for function, args, kwargs in calls:
+        if isinstance(function, propagate) and function.function is _run:
+            yield function, args, kwargs
+        else:
+            yield run, (function, *args), kwargs
 
 
 class Parallel(joblib.Parallel):  # type: ignore[misc]
     """`joblib.Parallel`, with a region for each call whose parent is the current region."""
 
     def __call__(self, iterable: Iterable[Call]) -> Any:
-        is_marked = _channel.active is not None and not isinstance(self._backend, _Backend)
-        return super().__call__(_Marker()(iterable) if is_marked else iterable)
+        if _channel.active is not None:
+            # Made here: joblib takes most calls from a thread of its own, where no region is open.
+            iterable = _marked(propagate(_run), iterable)
+        return super().__call__(iterable)
 
 
 class _Backend(LokyBackend):  # type: ignore[misc]
-    _marker: Optional[_Marker] = None
+    _call: Optional[propagate[Any]] = None
 
     def start_call(self) -> None:
         super().start_call()
-        self._marker = None if _channel.active is None else _Marker()
+        self._call = None if _channel.active is None else propagate(_run)
 
     def submit(self, func: Any, callback: Any = None) -> Any:
-        if self._marker is not None:
-            func.items = list(self._marker(func.items))
+        if self._call is not None:
+            func.items = list(_marked(self._call, func.items))
         return super().submit(func, callback)
 
 
