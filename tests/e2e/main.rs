@@ -2,6 +2,7 @@
 //! e2e`.
 
 mod allocation;
+mod at_end;
 mod browser;
 mod cgroup;
 mod clients;

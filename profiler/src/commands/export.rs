@@ -46,7 +46,7 @@ pub struct Arguments {
     /// Run directories, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
-    /// File to write, or directory for formats with several files; `-` for stdout
+    /// File to write, or directory; `-` for stdout
     ///
     /// For `mlflow`, URI of the server [default: $MLFLOW_TRACKING_URI].
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
@@ -112,7 +112,7 @@ struct MlflowOptions {
 
 /// Formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(super) enum Format {
     /// Tables as CSV
     Csv,
     /// Tables as JSON, an array of objects
@@ -141,6 +141,32 @@ enum Format {
 }
 
 impl Format {
+    /// As on the command line.
+    pub(super) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Where a run's files in this format go, below its exports: a directory for formats with several
+    /// files.
+    pub(super) fn place(self) -> String {
+        match (self, self.file()) {
+            (Self::Perfpy, _) | (_, None) => format!("{}/", self.name()),
+            (_, Some(_)) => String::new(),
+        }
+    }
+
+    /// Name of the file in a directory, for formats of other programs with one file.
+    fn file(self) -> Option<&'static str> {
+        match self {
+            Self::ChromeTrace => Some("chrome-trace.json"),
+            Self::Flowcept => Some("flowcept.jsonl"),
+            Self::Perfpy => Some("perf.json"),
+            Self::Prov => Some("prov.json"),
+            _ => None,
+        }
+    }
+
     fn of_tables(self) -> Option<tables::Format> {
         Some(match self {
             Self::Csv => tables::Format::Csv,
@@ -317,7 +343,14 @@ impl Arguments {
             Format::Pytyche => return pytyche::write(&series, files, output),
             _ => {}
         }
-        let destination = Destination::of(output);
+        let output = match self.format.file() {
+            Some(name) if is_directory(output) => {
+                create_directory(output)?;
+                output.join(name)
+            }
+            _ => output.to_owned(),
+        };
+        let destination = Destination::of(&output);
         let directory = destination.directory();
         let problems = files.write(&destination, |output| match self.format {
             Format::ChromeTrace => chrome_trace::write(&series, output),
@@ -406,6 +439,11 @@ fn artifacts(series: &Series<'_>, summary: &Summary) -> Result<Vec<(&'static str
         file.rewind().map_err(output_failure)?;
     }
     Ok(artifacts)
+}
+
+/// Whether a path is to be a directory, or is one.
+fn is_directory(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir()
 }
 
 fn output_failure(error: impl Display) -> Failure {

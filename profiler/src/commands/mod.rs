@@ -1,5 +1,6 @@
 //! The subcommands, one module each.
 
+mod at_end;
 pub mod ceilings;
 pub mod check;
 pub mod compact;

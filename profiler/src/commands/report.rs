@@ -1,7 +1,7 @@
 //! `profiler report`: runs as one HTML file, Markdown, PDF, and drawings as files.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -74,8 +74,9 @@ pub struct Arguments {
     plots: Plots,
 }
 
+/// Programs whose plots and pages are known.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Like {
+pub(super) enum Like {
     Perfmon,
 }
 
@@ -196,6 +197,15 @@ const BROWSERS: [&str; 6] = [
     "chrome-headless-shell",
     "chrome",
 ];
+
+/// Whether one of them is in PATH.
+pub(super) fn has_browser() -> bool {
+    let directories = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&directories).any(|directory| {
+        let mut names = BROWSERS.iter().map(|name| directory.join(name));
+        names.any(|path| path.is_file())
+    })
+}
 
 /// Time that a browser has; a report takes it seconds.
 const BROWSER_TIMEOUT: Duration = Duration::from_secs(120);

@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, FromArgMatches as _, ValueHint};
 
+use super::at_end::AtEnd;
 use crate::{
     config::{Config, Reread, Settings, Target},
     failure::{Failure, Reason},
@@ -26,7 +27,11 @@ Then: profiler summary profiles/<run>, or cd profiles/<run> && duckdb -init view
 /// Arguments of `profiler run`.
 #[derive(Args, Debug)]
 #[command(
-    group = ArgGroup::new("target").required(true).multiple(false),
+    group = ArgGroup::new("target").multiple(false),
+    group = ArgGroup::new("processes")
+        .args(["pid", "cgroup", "job", "node", "command", "like"])
+        .required(true)
+        .multiple(true),
     after_help = EXAMPLES
 )]
 pub struct Arguments {
@@ -63,6 +68,8 @@ pub struct Arguments {
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     command: Vec<OsString>,
     #[command(flatten)]
+    at_end: AtEnd,
+    #[command(flatten)]
     settings: Settings,
 }
 
@@ -92,7 +99,17 @@ impl Arguments {
         let command_line = std::env::args_os()
             .map(|arg| arg.to_string_lossy().into_owned())
             .collect();
-        session::run(&self.into_config()?, command_line, Some(reread))
+        let at_end = self.at_end.clone();
+        at_end.check(&self.settings)?;
+        let config = self.into_config()?;
+        let ended = session::run(&config, command_line, Some(reread))?;
+        let is_written = ended
+            .run
+            .is_none_or(|run| at_end.write(&run, &config.settings));
+        Ok(match ended.exit_code {
+            0 if !is_written => Reason::Output as u8,
+            code => code,
+        })
     }
 
     /// Validates the arguments.
@@ -107,26 +124,34 @@ impl Arguments {
             Target::Command(self.command)
         } else if let Some(path) = self.cgroup {
             Target::Cgroup(path)
-        } else if let Some(id) = self.job {
+        } else if self.node {
+            Target::Node
+        } else if !self.pid.is_empty() {
+            Target::Pids(self.pid)
+        } else {
             Target::Job(job::Request {
-                id: job_id(id)?,
+                id: job_id(self.job.unwrap_or_default())?,
                 scheduler: settings.scheduler,
                 step: settings.step.clone(),
                 wait: settings.wait.unwrap_or(WAIT),
             })
-        } else if self.node {
-            Target::Node
-        } else {
-            Target::Pids(self.pid)
         };
-        Config::new(target, self.settings)
+        let mut config = Config::new(target, self.settings)?;
+        if self.at_end.is_like_perfmon() {
+            config.perf = config.perf.like_perfmon();
+        }
+        config.continues_after_run = self.at_end.has_any();
+        Ok(config)
     }
 
     /// Checks options that only one target has. clap does not report a missing requirement that
     /// conflicts with the given target.
     fn check(&self) -> Result<(), Failure> {
         let settings = &self.settings;
-        let (node, job) = (self.node, self.job.is_some());
+        // Like perfmon, which has no other target, a run without one is of the job.
+        let others = self.node || self.cgroup.is_some();
+        let is_job = !others && self.pid.is_empty() && self.command.is_empty();
+        let (node, job) = (self.node, is_job);
         let options = [
             ("--split-by", settings.split_by.is_some(), "--node", node),
             ("--scheduler", settings.scheduler.is_some(), "--job", job),

@@ -135,7 +135,7 @@ fn serve_client() -> Result<u8, Failure> {
     let request = serde_json::from_str(&request).map_err(Failure::internal)?;
     let client = Arc::new(Client::new(socket, request)?);
     let ended = config(&client).and_then(|config| session::run(&config, Vec::new(), None));
-    ended.map_err(|failure| {
+    ended.map(|ended| ended.exit_code).map_err(|failure| {
         refuse(&client.socket, &failure);
         // One line of the log, whatever the request has in it.
         Failure::new(failure.reason, harmless_message(&failure.message))

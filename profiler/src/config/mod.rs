@@ -41,6 +41,8 @@ pub struct Config {
     pub sources: Sources,
     /// Hardware events to count.
     pub perf: Selection,
+    /// Whether the profiler goes on after the run, with programs of the user who called sudo.
+    pub continues_after_run: bool,
     /// The client that gets the rows, in a process of the service.
     pub client: Option<Arc<Client>>,
 }
@@ -61,6 +63,7 @@ impl Config {
                 settings.perfevents.clone(),
             )?,
             settings,
+            continues_after_run: false,
             client: None,
         })
     }

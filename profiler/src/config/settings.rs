@@ -66,6 +66,7 @@ pub struct Settings {
         long,
         env = "PROFILER_INTERVAL",
         value_parser = units::interval,
+        default_value_if("like", "perfmon", "30s"),
         default_value = "1s"
     )]
     #[serde(rename = "interval_ns", serialize_with = "nanoseconds")]

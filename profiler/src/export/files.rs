@@ -71,7 +71,8 @@ impl Destination {
     }
 }
 
-fn directory_of(path: &Path) -> &Path {
+/// The directory of a file.
+pub fn directory_of(path: &Path) -> &Path {
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
     directory.unwrap_or(Path::new("."))
 }

@@ -10,7 +10,12 @@ use crate::support::names;
 /// Groups that are counted by default, as far as the CPU has them.
 ///
 /// `SW` is not one of them: `usage` and `sched` have the same values at a lower cost.
-const DEFAULT: [&str; 7] = ["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3", "LLC"];
+const DEFAULT: &[&str] = &["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3", "LLC"];
+
+/// Default groups of a run like perfmon's, which counted all of these.
+const LIKE_PERFMON: &[&str] = &[
+    "HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3", "LLC", "SW", "L2CACHE", "L3CACHE",
+];
 
 /// Default groups that are left out if their events do not fit on the counters together. Their
 /// counts are bandwidths of processes, and a split group would give a rough estimate at a high cost
@@ -27,8 +32,10 @@ const REPLACEMENTS: [(&str, &[&str]); 4] = [
 ];
 
 /// Selected groups and events.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Selection {
+    /// The default groups.
+    defaults: &'static [&'static str],
     /// Groups by name; the default groups if `None`. If every name has a sign, they are changes of
     /// the default groups: `+TMA`, `-L3`.
     pub groups: Option<Vec<String>>,
@@ -36,6 +43,17 @@ pub struct Selection {
     pub events: Request,
     /// Directory of additional tables.
     pub tables: Option<PathBuf>,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self {
+            defaults: DEFAULT,
+            groups: None,
+            events: Request::default(),
+            tables: None,
+        }
+    }
 }
 
 impl Selection {
@@ -75,7 +93,17 @@ impl Selection {
             groups,
             events: request.unwrap_or_default(),
             tables,
+            ..Self::default()
         })
+    }
+
+    /// The same with the default groups of perfmon.
+    #[must_use]
+    pub fn like_perfmon(self) -> Self {
+        Self {
+            defaults: LIKE_PERFMON,
+            ..self
+        }
     }
 
     /// Whether groups or events are given explicitly.
@@ -120,8 +148,8 @@ impl Selection {
             names.iter().copied().filter(|name| has(name))
         };
         let defaults = || {
-            DEFAULT.iter().flat_map(|name| {
-                let own = has(name).then_some(*name);
+            self.defaults.iter().flat_map(|&name| {
+                let own = has(name).then_some(name);
                 let others = replacements(name).filter(move |_| own.is_none());
                 own.into_iter().chain(others)
             })
@@ -201,6 +229,27 @@ mod tests {
         assert!(tgl.contains(&"FLOPS_DP".to_owned()) || tgl.contains(&"FLOPS".to_owned()));
         assert!(tgl.contains(&"MEM_PROXY".to_owned()), "{tgl:?}");
         assert_eq!(names(None, "none").expect("known"), ["HW", "HW_CACHE"]);
+    }
+
+    #[test]
+    fn default_groups_of_perfmon_by_cpu() {
+        let catalog = Catalog::builtin();
+        let skx: Vec<&Uarch> = catalog.iter().filter(|uarch| uarch.id == "skx").collect();
+        let selection = |groups| {
+            let selection = Selection::new(groups, None, None).expect("valid");
+            selection.like_perfmon()
+        };
+        let all = selection(None);
+        assert_eq!(all.group_names(&skx).expect("known"), LIKE_PERFMON);
+        let given = selection(Some("TMA"));
+        assert_eq!(given.group_names(&skx).expect("known"), ["TMA"]);
+        let fewer = selection(Some("-SW"));
+        assert_eq!(
+            fewer.group_names(&skx).expect("known").len(),
+            LIKE_PERFMON.len() - 1
+        );
+        // A CPU without any of the caches' groups.
+        assert_eq!(all.group_names(&[]).expect("known"), [""; 0]);
     }
 
     #[test]

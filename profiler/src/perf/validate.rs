@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use perfevents::{Catalog, Request};
+use perfevents::Catalog;
 
 use super::{Machine, NodeCounters, Plan, Selection};
 use crate::host::Host;
@@ -15,11 +15,8 @@ pub fn validate(host: &Host, catalog: &Catalog) -> String {
         let width = table.groups.keys().map(String::len).max().unwrap_or(0);
         let _ = writeln!(text, "{} ({})", table.name, table.id);
         for name in table.groups.keys() {
-            let selection = Selection {
-                groups: Some(vec![name.clone()]),
-                events: Request::default(),
-                tables: None,
-            };
+            let mut selection = Selection::default();
+            selection.groups = Some(vec![name.clone()]);
             let verdict = match Plan::new(&machine, &selection) {
                 Ok(plan) => verdict(plan, &machine, name),
                 Err(error) => error.to_string(),

@@ -21,6 +21,8 @@ mod interval_backoff;
 mod ticker;
 mod witness;
 
+use std::path::PathBuf;
+
 use self::{
     launch::Launcher,
     readiness::{end_of_client, wait_readable},
@@ -47,8 +49,25 @@ use crate::{
     warning,
 };
 
-/// Profiles until the target ends, the duration is over or a signal arrives. Returns the exit code.
-/// SIGHUP reloads the configuration by `reread` if the process has no terminal.
+/// How a session has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// That of the command, or of the session itself.
+    pub exit_code: u8,
+    /// The run that it has written; `None` if it ended before, or has written one for each job.
+    pub run: Option<PathBuf>,
+}
+
+impl Ended {
+    fn before_the_run(exit_code: u8) -> Self {
+        Self {
+            exit_code,
+            run: None,
+        }
+    }
+}
+
+/// Profiles until the target ends, the duration is over or a signal arrives. SIGHUP reloads the configuration by `reread` if the process has no terminal.
 ///
 /// # Errors
 ///
@@ -57,7 +76,7 @@ pub fn run(
     config: &Config,
     command_line: Vec<String>,
     reread: Option<Reread>,
-) -> Result<u8, Failure> {
+) -> Result<Ended, Failure> {
     resource_limits::raise(matches!(config.target, Target::Command(_)));
     setup::check_limits(config)?;
     // First, while the profiler is small and has one thread.
@@ -87,8 +106,10 @@ pub fn run(
         let job = tokio::select! {
             job = job_watch::find(config, &host) => job?,
             // The search ends with this process.
-            () = wait_readable(client.as_ref()) => return Ok(0),
-            signal = signals.next() => return Ok(signals::exit_code(signal)),
+            () = wait_readable(client.as_ref()) => return Ok(Ended::before_the_run(0)),
+            signal = signals.next() => {
+                return Ok(Ended::before_the_run(signals::exit_code(signal)));
+            }
         };
         drop(client);
         // Before the setup, which takes time: a file written since then counts.
@@ -107,7 +128,9 @@ pub fn run(
                 Answer::Refused(why) => {
                     warning!("profiler: the service refuses: {}", harmless_message(&why));
                 }
-                Answer::Interrupted(signal) => return Ok(signals::exit_code(signal)),
+                Answer::Interrupted(signal) => {
+                    return Ok(Ended::before_the_run(signals::exit_code(signal)));
+                }
             }
         }
         let mut config = config.clone();
@@ -129,7 +152,7 @@ pub fn run(
             None => lock(&config.settings, &host)?,
         };
         let RunLock::Ours(_lock) = lock else {
-            return Ok(0);
+            return Ok(Ended::before_the_run(0));
         };
         let setup = Setup::new(&config, &host, command_line, job.as_ref(), stop_file)?;
         heap::trim();

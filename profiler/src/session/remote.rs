@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
 use super::{
-    RunLock, closing,
+    Ended, RunLock, closing,
     launch::{Launcher, Running, Stopped},
     lock, manager,
     readiness::{cannot_wait, readable, wait_readable},
@@ -225,7 +225,7 @@ impl RemoteSession<'_> {
         stop_file: Option<StopPath>,
         launcher: Option<Launcher>,
         signals: SessionSignals,
-    ) -> Result<u8, Failure> {
+    ) -> Result<Ended, Failure> {
         let marks = service.accepted.socket.clone();
         let stopped = launcher.map(|launcher| launcher.spawn(marks.as_deref().map(Path::new)));
         let stopped = stopped.transpose()?;
@@ -252,7 +252,7 @@ impl RemoteSession<'_> {
                 .get_or_insert_with(|| ready.run_id.clone());
         }
         let RunLock::Ours(_lock) = lock(&config.settings, self.host)? else {
-            return Ok(0);
+            return Ok(Ended::before_the_run(0));
         };
         let (mut written, run_dir, directory) = self.open(&config, &ready, marks.as_deref())?;
         let job = RemoteJob::start(&config, self.host, self.job, stop_file, directory)?;
@@ -286,7 +286,11 @@ impl RemoteSession<'_> {
             written.decoder = RowDecoder::new(dataset_schema());
         }
         let (stop, quiet) = (events.stop, config.settings.quiet);
-        exit_code(events.command, stop, &mut events.signals, quiet).await
+        let exit_code = exit_code(events.command, stop, &mut events.signals, quiet).await?;
+        Ok(Ended {
+            exit_code,
+            run: Some(run_dir),
+        })
     }
 
     /// Waits for a service after the first one has gone; `None` if the profile is to end.

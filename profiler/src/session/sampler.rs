@@ -1,6 +1,12 @@
 //! Readings: of all sources at a tick, of those of processes at a region boundary.
 
-use std::{collections::BTreeMap, io, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, Result};
 use hashbrown::HashSet;
@@ -325,12 +331,13 @@ impl Sampler {
         }
     }
 
-    /// Takes the last sample and ends the outputs. Returns the text for the end of the session.
+    /// Takes the last sample and ends the outputs. Returns the run and the text for the end of the
+    /// session.
     ///
     /// # Errors
     ///
     /// When rows are lost or not stored.
-    pub fn finish(&mut self, end: End, quiet: bool) -> Result<String, Failure> {
+    pub fn finish(&mut self, end: End, quiet: bool) -> Result<(Option<PathBuf>, String), Failure> {
         self.ticks.missed += end.overdue;
         self.ticks.spared += end.overdue.min(self.ticks.backoff.saturating_sub(1));
         self.ticks.number += end.overdue + 1;
@@ -366,11 +373,12 @@ impl Sampler {
         if !ended.lost.is_empty() {
             return Err(Failure::new(Reason::Output, ended.lost.join("; ")));
         }
-        Ok(if quiet {
+        let summary = if quiet {
             String::new()
         } else {
             closing::text(&ended, &text)
-        })
+        };
+        Ok((ended.run, summary))
     }
 
     /// Ends the outputs without a result, because the command could not be started.

@@ -7,6 +7,7 @@ use caps::Capability;
 use rustix::process::Signal;
 
 use super::{
+    Ended,
     boundaries::due,
     interval_backoff::{Budget, ClientBackoff, IntervalBackoff},
     job_watch::JobWatch,
@@ -147,7 +148,7 @@ impl Session {
         mut self,
         mut signals: SessionSignals,
         mut reload: Reload,
-    ) -> Result<u8, Failure> {
+    ) -> Result<Ended, Failure> {
         if let Some(command) = &mut self.command {
             signals = signals.relay(command).map_err(cannot_wait)?;
         }
@@ -174,7 +175,7 @@ impl Session {
             started: self.started,
             exit_code: self.command.as_ref().and_then(Running::exit_code),
         };
-        let summary = self.sampler.finish(end, quiet)?;
+        let (run, summary) = self.sampler.finish(end, quiet)?;
         if !quiet {
             log::report_lines(module_path!(), &summary);
         }
@@ -187,7 +188,8 @@ impl Session {
         }
         // A command that outlives its profiling is no longer observed.
         drop(self.sampler);
-        exit_code(self.command, stop, &mut signals, quiet).await
+        let exit_code = exit_code(self.command, stop, &mut signals, quiet).await?;
+        Ok(Ended { exit_code, run })
     }
 
     async fn sample_until_stopped(

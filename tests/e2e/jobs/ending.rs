@@ -226,7 +226,7 @@ fn script_of_perfmon_writes_its_files() {
         SCRIPT.replace("mpirun ", &format!("{MPIRUN} "))
     );
     let ended = Ended::submit(cluster, &["--nodes=2", "--ntasks=2"], &script);
-    let files = ended.directory().join(format!("job-metrics-{}", ended.job));
+    let files = ended.data().path().join("exports/perfmon");
     let found = python("perfmon.py", &[files.to_str().expect("UTF-8")]);
     let metrics = &found["cpu_metrics"]["values"];
     let data = ended.data();
@@ -243,6 +243,14 @@ fn script_of_perfmon_writes_its_files() {
         // `df[df.Host == host]["Memory [%]"]` and `cpu_metrics[host]["memory_percent"]` are the same.
         assert!(!metrics[host]["memory_percent"].is_null());
     }
+    // One of the two profilers has written them, when both had ended.
+    let messages = ended.messages();
+    assert_eq!(
+        messages.matches("exports/perfmon/\n").count(),
+        1,
+        "{messages}"
+    );
+    ended.assert_complete(&["n1", "n2"]);
     let job: Vec<(String,)> =
         data.rows("SELECT DISTINCT job_id FROM process WHERE job_id IS NOT NULL");
     assert_eq!(job, [(ended.job.clone(),)]);
@@ -255,9 +263,7 @@ fn script_of_perfmon_writes_its_files() {
         let png = fs::read(files.join(format!("plots/{plot}.png"))).expect(plot);
         assert!(png.starts_with(b"\x89PNG") && png.len() > 5000, "{plot}");
     }
-    let report = ended
-        .directory()
-        .join(format!("job-report-{}.html", ended.job));
+    let report = files.join(format!("job-report-{}.html", ended.job));
     let report = fs::read_to_string(report).expect("written");
     assert!(report.contains("Average CPU Load"), "{report}");
 }

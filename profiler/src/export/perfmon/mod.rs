@@ -85,7 +85,7 @@ fn interval(run: &StoredRun) -> Option<f64> {
 }
 
 /// The batch job of the run, or its name.
-fn job(run: &StoredRun) -> String {
+pub fn job(run: &StoredRun) -> String {
     let mut manifests = run.manifests();
     let job =
         manifests.find_map(|manifest| Some(manifest.target["job"]["id"].as_str()?.to_owned()));

@@ -68,8 +68,7 @@ fn block(export: &mut Export<'_>, number: usize, host: &StoredHost) -> Option<Bl
                 continue;
             };
             // The node's only if the target has none.
-            let of_target = group.replace(scope, "target");
-            if scope == "node" && metrics.contains(&of_target) {
+            if scope == "node" && metrics.contains(&of_target(group)) {
                 continue;
             }
             let name = format!("derv_{metric_name}");
@@ -100,7 +99,27 @@ fn block(export: &mut Export<'_>, number: usize, host: &StoredHost) -> Option<Bl
     (!block.quantities.is_empty()).then_some(block)
 }
 
+/// The same metric of the target; the scope is the last of the keys.
+fn of_target(group: &str) -> String {
+    let metric = group
+        .rsplit_once(SEPARATOR)
+        .map_or(group, |(metric, _)| metric);
+    format!("{metric}{SEPARATOR}target")
+}
+
 /// Name of the group of events.
 fn first(group: &str) -> &str {
     group.split(SEPARATOR).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_scope_becomes_the_target() {
+        let [of_node, expected] = ["node", "target"]
+            .map(|scope| ["MEM", "node_bw", "B/s", scope].join(&SEPARATOR.to_string()));
+        assert_eq!(of_target(&of_node), expected);
+    }
 }

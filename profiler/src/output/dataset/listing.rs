@@ -11,6 +11,9 @@ use super::{
 };
 use crate::{failure::os_error::without_code, job::announcement};
 
+/// Directory in a run with the exports of `profiler run --export`.
+pub const EXPORTS: &str = "exports";
+
 /// Content of a run's directory.
 #[derive(Debug, Default)]
 pub struct Listing {
@@ -37,6 +40,9 @@ impl Listing {
         for name in run.names()? {
             if manifest::is_manifest(&name) {
                 listing.add_manifest(&name, Manifest::read(run, &name));
+                continue;
+            }
+            if name == EXPORTS {
                 continue;
             }
             if name == compacted::FILE {

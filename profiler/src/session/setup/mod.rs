@@ -192,9 +192,10 @@ fn with_processes_of(
     Ok(config)
 }
 
-/// Capabilities with which sources open processes that join the target, and CPUs that were offline.
+/// Capabilities with which sources open processes that join the target, and CPUs that were offline,
+/// and programs after the run become those of the user.
 fn keeps_capabilities(config: &Config, host: &Host) -> Vec<Capability> {
-    match config.target {
+    let mut kept = match config.target {
         Target::Cgroup(_) | Target::Job(_) | Target::Node => {
             let sources = config.sources.iter();
             sources
@@ -203,7 +204,11 @@ fn keeps_capabilities(config: &Config, host: &Host) -> Vec<Capability> {
                 .collect()
         }
         _ => Vec::new(),
+    };
+    if config.continues_after_run && invoking_user::sudo_ids().is_some() {
+        kept.extend([Capability::CAP_SETUID, Capability::CAP_SETGID]);
     }
+    kept
 }
 
 /// The socket for marks, or why there is none.
