@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -48,8 +48,12 @@ pub struct AtEnd {
     like: Option<Like>,
 }
 
-/// Arguments of a subcommand.
-type Words = Vec<OsString>;
+/// A subcommand that writes files of a run.
+struct Step {
+    /// What it writes.
+    name: String,
+    words: Vec<OsString>,
+}
 
 impl AtEnd {
     /// Whether the target, the interval and the events are those of perfmon by default.
@@ -118,17 +122,23 @@ impl AtEnd {
             }
             return true;
         }
-        let steps = self.steps(run, &perfmon::job(&stored));
+        let mut steps = self.steps(run, &perfmon::job(&stored));
+        if stored.hosts.len() > 1 {
+            let end = stored.manifests().filter_map(|manifest| manifest.end_ts);
+            let end = end.max().unwrap_or_default();
+            for Step { name, words } in &mut steps {
+                let claim = run.join(EXPORTS).join(format!(".{name}-{end}"));
+                words.extend(["--claim".into(), claim.into()]);
+            }
+        }
         drop(stored);
         // Each of them, whatever happens to the others.
-        let written = steps
-            .iter()
-            .filter(|words| is_written(words, settings.quiet));
+        let written = steps.iter().filter(|step| is_written(step, settings.quiet));
         written.count() == steps.len()
     }
 
     /// The subcommands that write the files of a run.
-    fn steps(&self, run: &Path, job: &str) -> Vec<Words> {
+    fn steps(&self, run: &Path, job: &str) -> Vec<Step> {
         let exports = run.join(EXPORTS);
         let mut formats = self.export.clone();
         if self.is_like_perfmon() {
@@ -139,17 +149,18 @@ impl AtEnd {
             if formats[..number].contains(format) {
                 continue;
             }
-            let mut words: Words = vec!["export".into(), format.name().into(), run.into()];
+            let name = format.name();
+            let mut words = vec!["export".into(), OsString::from(&name), run.into()];
             if *format != Format::Mlflow {
                 let output = exports.join(format.place());
                 words.extend(["-o".into(), output.into(), "--force".into()]);
             }
-            steps.push(words);
+            steps.push(Step { name, words });
         }
         if self.is_like_perfmon() {
             let directory = exports.join(Format::Perfmon.place());
             let name = format!("job-report-{}", job.replace('/', "_"));
-            let mut words: Words = ["report", "--like", "perfmon", "--force", "--png"]
+            let mut words = ["report", "--like", "perfmon", "--force", "--png"]
                 .map(OsString::from)
                 .to_vec();
             words.extend([directory.join("plots").into(), "-o".into()]);
@@ -159,17 +170,17 @@ impl AtEnd {
                 words.extend(["--pdf".into(), file.into()]);
             }
             words.push(run.into());
-            steps.push(words);
+            steps.push(Step { name, words });
         }
         if let Some(path) = &self.report
             && let Some(option) = report_option(path)
         {
-            steps.push(vec![
-                "report".into(),
-                option.into(),
-                path.into(),
-                run.into(),
-            ]);
+            let words = [option.as_ref(), path.as_os_str(), run.as_os_str()];
+            let words = std::iter::once(OsStr::new("report")).chain(words);
+            steps.push(Step {
+                name: "report".to_owned(),
+                words: words.map(OsString::from).collect(),
+            });
         }
         steps
     }
@@ -196,7 +207,7 @@ fn unfinished(run: &StoredRun) -> Vec<String> {
 }
 
 /// Runs a subcommand and reports its messages; whether it succeeds.
-fn is_written(words: &Words, quiet: bool) -> bool {
+fn is_written(Step { words, .. }: &Step, quiet: bool) -> bool {
     let mut command = Command::new("/proc/self/exe");
     command
         .args(words)

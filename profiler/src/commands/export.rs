@@ -11,7 +11,7 @@ use std::{
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::{TrustOption, open_run, quietly};
+use super::{ClaimOption, TrustOption, open_run, quietly};
 use crate::{
     analysis::{
         roofline::Sources,
@@ -77,6 +77,8 @@ pub struct Arguments {
     force: bool,
     #[command(flatten)]
     trust: TrustOption,
+    #[command(flatten)]
+    claim: ClaimOption,
     // Last, because its heading is that of all options after it.
     #[command(flatten)]
     mlflow: MlflowOptions,
@@ -202,6 +204,9 @@ impl Arguments {
         if self.spreadsheet_safe && self.format != Format::Csv {
             let message = "--spreadsheet-safe is for csv";
             return Err(Failure::new(Reason::Usage, message));
+        }
+        if self.claim.is_taken()? {
+            return Ok(0);
         }
         let resolved = self.trust.resolve_all(&self.runs)?;
         let runs: Result<Vec<_>, _> = resolved.iter().map(open_run).collect();

@@ -106,6 +106,35 @@ impl TrustOption {
     }
 }
 
+/// Option of the commands that `profiler run` executes after a run that several nodes write: two of them
+/// can find that all have ended.
+#[derive(Args, Clone, Debug)]
+pub struct ClaimOption {
+    /// Do nothing if this file exists; otherwise create it first
+    #[arg(long, hide = true, value_name = "FILE")]
+    claim: Option<PathBuf>,
+}
+
+impl ClaimOption {
+    /// Whether another process has created the file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be created.
+    fn is_taken(&self) -> Result<bool, Failure> {
+        let Some(path) = &self.claim else {
+            return Ok(false);
+        };
+        let created = fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))
+            .and_then(|()| fs::File::create_new(path));
+        match created {
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
+            Err(error) => Err(not_written(path, &error)),
+        }
+    }
+}
+
 /// Writes text to stdout, in which nothing changes the display but its lines.
 ///
 /// # Errors

@@ -10,7 +10,9 @@ use std::{
 
 use clap::{ArgGroup, Args, ValueHint};
 
-use super::{TrustOption, find_run::given_or_newest, not_written, own_file, read_runs, write};
+use super::{
+    ClaimOption, TrustOption, find_run::given_or_newest, not_written, own_file, read_runs, write,
+};
 use crate::{
     analysis::{
         roofline::Sources,
@@ -69,6 +71,8 @@ pub struct Arguments {
     config: Option<PathBuf>,
     #[command(flatten)]
     trust: TrustOption,
+    #[command(flatten)]
+    claim: ClaimOption,
     // Last, because its heading is that of all options after it.
     #[command(flatten)]
     plots: Plots,
@@ -129,6 +133,9 @@ impl Arguments {
         let html_file = self.html_file();
         for path in [&html_file, &self.md, &self.pdf].into_iter().flatten() {
             own_file::check(path, self.force)?;
+        }
+        if self.claim.is_taken()? {
+            return Ok(0);
         }
         let runs = given_or_newest(&self.runs)?;
         let thresholds = Thresholds::read(self.config.as_deref())?;
