@@ -1,19 +1,27 @@
 //! `profiler export perfmon`: what perfmon's documentation reads equals SQL.
 
-use std::{path::Path, process::Command};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use e2e::{
     dataset::{Dataset, python},
     setting,
+    sysfs::Sysfs,
 };
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     export::export,
+    report::profiler,
     summary::{gpu_run, replace},
     timeline::powered,
 };
+
+const MIB: f64 = 1_048_576.0;
 
 /// Processes are also read at marks, between the samples.
 const WORK: &str = "\
@@ -219,6 +227,95 @@ fn documented_values_equal_sql() {
         found["events"]["software_events"]["context-switches"],
         serde_json::json!([])
     );
+}
+
+/// One node has power meters, the other a fabric and counters of memory.
+#[test]
+fn unequal_hosts_keep_their_columns() {
+    let mut meters = Sysfs::without(&["infiniband", "powercap"]);
+    meters.zone("intel-rapl:0", "package-0", 50);
+    meters.zone("intel-rapl:0:0", "dram", 8);
+    let mut fabric = Sysfs::without(&["infiniband", "powercap"]);
+    for (file, text) in [("state", "4: ACTIVE"), ("rate", "100 Gb/sec (4X EDR)")] {
+        fabric.put(&format!("infiniband/mlx5_0/ports/1/{file}"), text);
+    }
+    for name in ["port_xmit_data", "port_xmit_packets"] {
+        fabric.rise(&format!("infiniband/mlx5_0/ports/1/counters/{name}"), 1000);
+    }
+    let [meters, fabric] = [meters.start(), fabric.start()];
+    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    record(directory.path(), "node1", &["--sysfs", meters.path()]);
+    record(directory.path(), "node2", &["--sysfs", fabric.path()]);
+    let run = directory.path().join("both");
+    let data = Dataset::new(run.clone());
+    // This machine has no counters.
+    let table = run.join("perf_metric/host=node2");
+    fs::create_dir_all(&table).expect("made");
+    let _: Vec<(u64,)> = data.rows(&format!(
+        "COPY (SELECT ts, interval_ns, 'LLC' AS \"group\", metric, 'B/s' AS unit, 'target' AS scope, \
+         {MIB} * (row_number() OVER (PARTITION BY metric ORDER BY ts))::DOUBLE AS value, run \
+         FROM timeline, (VALUES ('llc_miss_local_bw'), ('llc_miss_remote_bw')) m(metric) \
+         WHERE host = 'node2' ORDER BY ts) TO '{}' (FORMAT parquet, COMPRESSION zstd)",
+        table.join("part-00000.parquet").display()
+    ));
+    let found = exported(&run);
+    let metrics = &found["cpu_metrics"];
+    let columns = metrics["columns"].as_array().expect("headers");
+    let samples: u64 = data.value("SELECT count(*) FROM timeline WHERE host = 'node2'");
+    for (key, header, host, other) in [
+        (
+            "rapl_powercap.package-0",
+            "RAPL package 0 [uJ]",
+            "node1",
+            "node2",
+        ),
+        ("rapl_powercap.dram-0", "RAPL dram 0 [uJ]", "node1", "node2"),
+        (
+            "ib_io_counters.port_xmit_data",
+            "IB sent data [bytes]",
+            "node2",
+            "node1",
+        ),
+        (
+            "memory_bw",
+            "Memory (read) bandwidth [MiB/s]",
+            "node2",
+            "node1",
+        ),
+    ] {
+        assert!(metrics["values"][host][key].is_array(), "{key}");
+        assert!(metrics["values"][other][key].is_null(), "{key}");
+        assert!(columns.contains(&Value::from(header)), "{columns:?}");
+    }
+    // Local and remote.
+    let bandwidth = metrics["values"]["node2"]["memory_bw"]
+        .as_array()
+        .expect("a list");
+    let sum: f64 = bandwidth.iter().filter_map(Value::as_f64).sum();
+    let expected = (samples * (samples + 1)) as f64 * MIB;
+    assert!((sum / expected - 1.0).abs() < 1e-9, "{sum} {expected}");
+    // Words of 4 bytes.
+    let query = at_samples("node2", "sum(tx_bytes)", "fabric WHERE true", true);
+    let sent = &metrics["values"]["node2"]["ib_io_counters.port_xmit_data"];
+    assert_equal(sent, &data, &query);
+
+    let images = env::var("PROFILER_TEST_IMAGES").map(PathBuf::from);
+    let plots = images.unwrap_or_else(|_| directory.path().join("plots"));
+    let html = plots.join("perfmon.html");
+    let [run, png, html] = [&run, &plots, &html].map(|path| path.to_str().expect("UTF-8"));
+    profiler(&["report", run, "--like", "perfmon", "--png", png, "-o", html]);
+    for name in [
+        "Average_Memory_Bandwidth_(Read)_all_nodes",
+        "Total_Interconnect_Output_Traffic_all_nodes",
+        "Interconnect_Packets_Output_per_node",
+        "RAPL_Package_Power_per_node",
+        "Total_RAPL_DRAM_Power_all_nodes",
+    ] {
+        let image = fs::read(plots.join(format!("{name}.png"))).expect(name);
+        assert!(image.starts_with(b"\x89PNG"), "{name}");
+    }
+    let pages = fs::read_to_string(html).expect("written");
+    assert_eq!(pages.matches("<section class=\"page\">").count(), 8);
 }
 
 /// Counts of a CPU that this machine does not have.

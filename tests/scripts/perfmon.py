@@ -23,6 +23,76 @@ COLUMNS = {
 }
 
 
+# The schemas of perfmon's documentation. Lists of numbers; `None` for any keys.
+TRAFFIC = {"bytes_sent", "bytes_recv", "packets_sent", "packets_recv"}
+PORTS = {"port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"}
+FILES = {"read_bytes", "read_count", "write_bytes", "write_count"}
+SCHEMAS = {
+    "cpu_metrics": {
+        "always": {
+            "time_stamps": [],
+            "cpu_time": [],
+            "cpu_percent": [],
+            "cpu_percent_sys": [],
+            "net_io_counters": TRAFFIC,
+            "memory_info": {"rss", "vms", "shared"},
+            "memory_full_info": {"uss", "swap"},
+            "memory_percent": [],
+            "io_counters": FILES,
+            "num_threads": [],
+            "num_fds": [],
+            "parent_proc_md": None,
+            "child_proc_md": [],
+        },
+        "sometimes": {"ib_io_counters": PORTS, "memory_bw": [], "rapl_powercap": None},
+    },
+    "perf_metrics": {
+        "always": {
+            "time_stamps": [],
+            "hardware_events": None,
+            "software_events": None,
+            "L2": None,
+            "L2cache": None,
+            "L3": None,
+            "L3cache": None,
+            "FLOPS_SP": None,
+            "FLOPS_DP": None,
+        },
+        "sometimes": {},
+    },
+    "nv_gpu_metrics": {
+        "always": {
+            "time_stamps": [],
+            "clock_info": {"graphics", "sm", "memory"},
+            "ecc_errors": {"sp", "dp"},
+            "memory_used": {"gpu_memory", "bar1_memory"},
+            "utilization_rates": {"gpu", "memory"},
+            "encoder_util": [],
+            "decoder_util": [],
+            "power_usage": [],
+            "violation": [],
+            "temperature": [],
+            "fan_speed": [],
+            "num_procs": [],
+            "pci_thgpt": {"send", "recv"},
+        },
+        "sometimes": {},
+    },
+}
+
+
+def validate(schema, host):
+    """The keys of a host are those of perfmon, each with a list or the object of its keys."""
+    allowed = schema["always"] | schema["sometimes"]
+    assert schema["always"].keys() <= host.keys() <= allowed.keys(), host.keys() ^ allowed.keys()
+    for key, value in host.items():
+        if allowed[key] == []:
+            assert isinstance(value, list), key
+        else:
+            assert isinstance(value, dict), key
+            assert allowed[key] is None or value.keys() == allowed[key], (key, value.keys())
+
+
 def refuse(constant):
     raise ValueError(f"{constant} is not JSON")
 
@@ -57,6 +127,7 @@ for metric in ["cpu_metrics", "perf_metrics", "nv_gpu_metrics"]:
     same(frame, pandas.read_feather(directory / f"{metric}.feather"))
     values = {}
     for host in metrics["host_names"]:
+        validate(SCHEMAS[metric], metrics[host])
         values[host] = lists(metrics[host], len(metrics[host]["time_stamps"]))
         rows = frame[frame["Host"] == host]
         assert list(rows["Timestamps"]) == metrics[host]["time_stamps"]
