@@ -10,8 +10,13 @@ use crate::{export::export, export_perfmon, summary::gpu_run, timeline::powered}
 
 /// Exit code and stderr of `profiler import`.
 pub fn import(format: &str, path: &Path, run: &Path) -> (i32, String) {
+    import_with(format, path, run, &[])
+}
+
+fn import_with(format: &str, path: &Path, run: &Path, options: &[&str]) -> (i32, String) {
     let output = Command::new(setting("PROFILER_BIN"))
         .args(["import", format])
+        .args(options)
         .arg(path)
         .arg("-o")
         .arg(run)
@@ -211,6 +216,136 @@ fn files_of_perfmon_itself_are_read() {
 }
 
 #[test]
+fn exports_of_perfpy_come_back() {
+    let directory = TempDir::new().expect("a directory");
+    for host in ["node1", "node2"] {
+        export_perfmon::record(directory.path(), host, &[]);
+    }
+    let old = Dataset::new(directory.path().join("both"));
+    let [file, run, without] =
+        ["perf.json", "run", "without"].map(|name| directory.path().join(name));
+    let [path, output] = [old.path(), &file].map(|path| path.to_str().expect("UTF-8"));
+    assert_eq!(export(&["perfpy", path, "-o", output]).0, 0);
+    let (cpus, memory): (u64, u64) = old.row("SELECT max(cpus), max(memory_total) FROM system");
+    let [cpus, memory] = [cpus, memory].map(|number| number.to_string());
+    let options = ["--cpus", &cpus, "--memory", &memory];
+    let (code, stderr) = import_with("perfpy", &file, &run, &options);
+    assert_eq!(code, 0, "{stderr}");
+    let new = Dataset::new(run);
+    for query in [
+        "SELECT host, sum(read_bytes), sum(write_bytes) FROM disk WHERE NOT partition AND kind = 'physical' \
+         GROUP BY host ORDER BY host",
+        "SELECT host, kind, sum(tx_bytes), sum(rx_bytes) FROM netdev WHERE kind <> 'virtual' \
+         GROUP BY host, kind ORDER BY host, kind",
+        "SELECT host, epoch_us(ts), memory_used, memory_total, cpus FROM system ORDER BY host, ts",
+    ] {
+        assert_same(&old, &new, query);
+    }
+    // The mean of the CPUs, of samples that the kernel's clock has not missed.
+    let mean = |data: &Dataset, value: &str, rows: &str| -> Vec<(String, i64, f64)> {
+        data.rows(&format!(
+            "SELECT host, epoch_us(ts), ({value})::DOUBLE FROM {rows} GROUP BY host, ts ORDER BY host, ts"
+        ))
+    };
+    let idle = "100 - 100 * avg((idle_ns + iowait_ns) / (user_ns + nice_ns + system_ns + idle_ns + iowait_ns \
+                + irq_ns + softirq_ns + steal_ns + guest_ns + guest_nice_ns))";
+    let found = mean(
+        &new,
+        "100 * max(user_ns) / max(user_ns + idle_ns)",
+        "system",
+    );
+    let of_old = mean(&old, idle, "cpu");
+    assert!(found.len() > 10, "{found:?}");
+    for (host, ts, percent) in found {
+        let same = of_old.iter().find(|row| (&row.0, row.1) == (&host, ts));
+        let (.., expected) = same.expect("a sample");
+        assert!(
+            (percent - expected).abs() < 1e-6,
+            "{host}: {percent} {expected}"
+        );
+    }
+    let [of_old, of_new] = [&old, &new].map(figures);
+    for node in 0..2 {
+        let memory = |all: &Value| all["nodes"][node]["node_max_memory_percent"].as_f64();
+        let (before, now) = (
+            memory(&of_old).expect("known"),
+            memory(&of_new).expect("known"),
+        );
+        assert!((now - before).abs() < 1e-6, "{before} {now}");
+        assert!(of_new["nodes"][node]["node_cpu_utilization_percent"].is_f64());
+    }
+    let compared = Command::new(setting("PROFILER_BIN"))
+        .arg("compare")
+        .args([old.path(), Path::new("--"), new.path()])
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&compared.stdout);
+    assert!(compared.status.success(), "{text}");
+    crate::report::profiler(&["report", new.path().to_str().expect("UTF-8"), "-o", "-"]);
+
+    // Percentages of an unknown machine are unknown.
+    let (code, stderr) = import("perfpy", &file, &without);
+    assert_eq!(code, 0, "{stderr}");
+    let without = Dataset::new(without);
+    let tables: (u64, Option<f64>, u64) = without.row(
+        "SELECT (SELECT count(*) FROM netdev), (SELECT max(node_cpu_percent) FROM timeline), \
+         (SELECT count(*) FROM system)",
+    );
+    assert!(
+        tables.0 > 0 && tables.1.is_none() && tables.2 == 0,
+        "{tables:?}"
+    );
+}
+
+/// Totals since boot, one of which has decreased; a report twice, and one without a value.
+#[test]
+fn files_of_perfpy_itself_are_read() {
+    let directory = TempDir::new().expect("a directory");
+    let [file, run] = ["perf.json", "run"].map(|name| directory.path().join(name));
+    let report = |ts: f64, cpu: f64, written: f64, sent: Option<f64>| {
+        json!({
+            "cpu_pct_per_cpu_avg": cpu, "cpu_pct_per_cpu_min": 0.0, "cpu_pct_per_cpu_max": cpu,
+            "mem_percent": 25.0, "disk_usage_percent": 50.0, "disk_io_read_mb": 7000.5,
+            "disk_io_write_mb": written, "net_io_lo_sent_mb": 1.0, "net_io_ext_sent_mb": sent,
+            "net_io_lo_recv_mb": 1.0, "net_io_ext_recv_mb": 3.0, "timestamp": ts,
+        })
+    };
+    let reports = json!({"0": [
+        report(1_700_000_000.5, 50.0, 100.0, Some(10.0)),
+        report(1_700_000_001.5, 100.0, 101.5, Some(12.0)),
+        report(1_700_000_001.5, 100.0, 101.5, Some(12.0)),
+        report(1_700_000_002.5, 25.0, 90.0, None),
+        report(1_700_000_003.5, 25.0, 91.0, Some(13.0)),
+    ]});
+    fs::write(&file, reports.to_string()).expect("written");
+    let options = ["--cpus", "4", "--memory", "8G"];
+    let (code, stderr) = import_with("perfpy", &file, &run, &options);
+    assert_eq!(code, 0, "{stderr}");
+    let data = Dataset::new(run);
+    let hosts: Vec<(String,)> = data.rows("SELECT DISTINCT host FROM system");
+    assert_eq!(hosts, [("node0".to_owned(),)]);
+    let written: Vec<(Option<f64>, u64)> =
+        data.rows("SELECT write_bytes / 1048576, read_bytes FROM disk ORDER BY ts");
+    assert_eq!(written, [(Some(1.5), 0), (None, 0), (Some(1.0), 0)]);
+    let sent: Vec<(Option<u64>,)> =
+        data.rows("SELECT tx_bytes FROM netdev WHERE device = 'all' ORDER BY ts");
+    assert_eq!(sent, [(Some(2 << 20),), (None,), (None,)]);
+    let cpu: Vec<(f64, f64, u64)> = data.rows(
+        "SELECT user_ns / 1e9, node_cpu_percent, memory_used FROM system JOIN timeline USING (host, ts) ORDER BY ts",
+    );
+    let memory = 2 << 30;
+    assert_eq!(
+        cpu,
+        [
+            (2.0, 200.0, memory),
+            (4.0, 400.0, memory),
+            (1.0, 100.0, memory),
+            (1.0, 100.0, memory)
+        ]
+    );
+}
+
+#[test]
 fn exports_of_flowcept_come_back() {
     let directory = TempDir::new().expect("a directory");
     let work = "\"$PROFILER\" mark start outer --attr n=1; \"$PROFILER\" mark start inner --used in.csv; \
@@ -252,14 +387,15 @@ fn exports_of_flowcept_come_back() {
 #[test]
 fn bad_input_is_one_line_and_leaves_nothing() {
     let directory = TempDir::new().expect("a directory");
-    let [text, lines, fifo, run] =
-        ["text", "lines", "fifo", "run"].map(|name| directory.path().join(name));
+    let [text, lines, fifo, reports, run] =
+        ["text", "lines", "fifo", "reports", "run"].map(|name| directory.path().join(name));
     fs::write(
         &text,
         "{\"host_names\": [\"a\"], \"a\": {\"time_stamps\": [\"x\"]}}",
     )
     .expect("written");
     fs::write(&lines, "{\"type\": \"task\"\n").expect("written");
+    fs::write(&reports, "{\"0\": [{\"mem_percent\": 1}]}").expect("written");
     let made = Command::new("mkfifo").arg(&fifo).status();
     assert!(made.expect("it starts").success());
     for (format, path, why) in [
@@ -268,6 +404,9 @@ fn bad_input_is_one_line_and_leaves_nothing() {
         ("flowcept", &lines, "line 1: not JSON"),
         ("flowcept", &fifo, "not a regular file"),
         ("flowcept", &run, "No such file"),
+        ("perfpy", &text, "not a file of perf.py"),
+        ("perfpy", &lines, "not a file of perf.py"),
+        ("perfpy", &reports, "node 0: a report without a timestamp"),
     ] {
         let (code, stderr) = import(format, path, &run);
         assert_eq!((code, stderr.lines().count()), (3, 1), "{stderr}");
@@ -282,5 +421,5 @@ fn bad_input_is_one_line_and_leaves_nothing() {
     let (code, stderr) = import("flowcept", &lines, &run);
     assert_eq!((code, stderr.contains("exists")), (5, true), "{stderr}");
     let names = fs::read_dir(directory.path()).expect("there").count();
-    assert_eq!(names, 4);
+    assert_eq!(names, 5);
 }

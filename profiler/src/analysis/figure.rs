@@ -56,6 +56,12 @@ impl Unit {
             Self::Watts => scaled(value, "W"),
             Self::Flop => scaled(value, "FLOP"),
             Self::Named(name) if value > 0.0 && value < 0.01 => format!("{value:.0e} {name}"),
+            Self::Named(name) if value >= 1e6 => {
+                let digits = format!("{value:.2e}");
+                let (digits, exponent) = digits.split_once('e').unwrap_or((&digits, "0"));
+                let digits = digits.trim_end_matches('0').trim_end_matches('.');
+                format!("{digits}e{exponent} {name}")
+            }
             Self::Named(name) => format!("{} {name}", significant(value)),
         }
     }

@@ -115,11 +115,13 @@ fn style(appearance: &Appearance) -> String {
             "font-family: system-ui, sans-serif",
             &format!("font-family: {}", appearance.font),
         );
-    style
-        + &format!(
-            ".title {{ font-size: {size:.2}px; font-family: {}; }}\n",
-            appearance.font
-        )
+    style + &title_style(appearance)
+}
+
+/// The style of titles.
+pub fn title_style(appearance: &Appearance) -> String {
+    let (size, font) = (appearance.layout.text, &appearance.font);
+    format!(".title {{ font-size: {size:.2}px; font-family: {font}; }}\n")
 }
 
 #[cfg(test)]

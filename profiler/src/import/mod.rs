@@ -2,6 +2,7 @@
 
 pub mod flowcept;
 pub mod perfmon;
+pub mod perfpy;
 mod quantity;
 
 use std::{

@@ -191,17 +191,17 @@ pub fn page(reports: &[Report]) -> String {
 }
 
 /// A document.
-pub struct Document {
+pub struct Document<'a> {
     pub title: String,
     pub body: String,
     /// Rules of this kind of document, after those that all have.
-    pub style: &'static str,
+    pub style: &'a str,
     /// Whether it has the script of reports.
     pub is_interactive: bool,
     pub footer: &'static str,
 }
 
-impl Document {
+impl Document<'_> {
     /// The file. Its policy forbids every request, and every style sheet and script but its own.
     pub fn html(&self) -> String {
         let hash = |text: &str| STANDARD.encode(Sha256::digest(text));

@@ -335,10 +335,11 @@ pub fn html(reports: &[Report], appearance: &Appearance) -> String {
             body += &page(&header, section, &report.frame, appearance);
         }
     }
+    let style = include_str!("perfmon.css").to_owned() + &file::title_style(appearance);
     Document {
         title: "Job report".to_owned(),
         body,
-        style: include_str!("perfmon.css"),
+        style: &style,
         is_interactive: false,
         footer: "times since the start of the run",
     }
