@@ -151,9 +151,9 @@ impl AtEnd {
             }
             let name = format.name();
             let mut words = vec!["export".into(), OsString::from(&name), run.into()];
+            words.push("--force".into());
             if *format != Format::Mlflow {
-                let output = exports.join(format.place());
-                words.extend(["-o".into(), output.into(), "--force".into()]);
+                words.extend(["-o".into(), exports.join(format.place()).into()]);
             }
             steps.push(Step { name, words });
         }

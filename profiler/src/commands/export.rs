@@ -282,6 +282,7 @@ impl Arguments {
             run: options.mlflow_run.as_deref(),
             experiment: &options.experiment,
             prefix: &options.prefix,
+            replaces: self.force,
         };
         let mut problems = Vec::new();
         for run in runs {

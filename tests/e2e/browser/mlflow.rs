@@ -2,8 +2,8 @@
 
 use std::{
     env, fs,
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, Command},
@@ -300,7 +300,8 @@ fn mlflow_shows_nodes_system_metrics_and_the_report() {
     let artifacts = server.directory.path().join("artifacts");
     fs::remove_dir_all(&artifacts).expect("removed");
     fs::write(&artifacts, "a file").expect("written");
-    let (code, stderr) = export(data.path(), &["-o", &server.uri], &[]);
+    let replace = ["-o", &server.uri, "--force"];
+    let (code, stderr) = export(data.path(), &replace, &[]);
     assert_eq!((code, stderr.lines().count()), (5, 1), "{stderr}");
     assert!(stderr.contains("the server refuses"), "{stderr}");
     fs::remove_file(&artifacts).expect("removed");
@@ -341,6 +342,75 @@ fn training_script_of_perfpy_runs() {
     assert_samples(&found["metrics"], &data);
     assert_eq!(found["metrics"]["loss"].as_array().map(Vec::len), Some(2));
     assert!(!found["artifacts"]["report.html"].is_null());
+}
+
+/// Forwards so many requests to a server, each of which has a connection of its own, and closes all
+/// others. Returns its address.
+fn forward(server: &Server, requests: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let target = server.uri.strip_prefix("http://").expect("http").to_owned();
+    thread::spawn(move || {
+        for (number, client) in listener.incoming().enumerate() {
+            let Ok(client) = client else { return };
+            if number >= requests {
+                continue;
+            }
+            let server = TcpStream::connect(&target).expect("the server listens");
+            let [mut from, mut to] =
+                [&client, &server].map(|end| end.try_clone().expect("a socket"));
+            let sending = thread::spawn(move || io::copy(&mut from, &mut to));
+            let _ = io::copy(&mut &server, &mut &client);
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = sending.join();
+        }
+    });
+    format!("http://{address}")
+}
+
+/// The server dies when the parameters are logged, and before the run can be deleted.
+#[test]
+fn interrupted_export_is_completed_by_the_next() {
+    let server = Server::start();
+    let directory = TempDir::new().expect("a directory");
+    let data = record(directory.path());
+    // Experiment, search, run, four artifacts, parameters, tags, a batch of metrics.
+    let broken = forward(&server, 10);
+    let (code, stderr) = export(data.path(), &["-o", &broken], &[]);
+    assert_eq!((code, stderr.lines().count()), (5, 1), "{stderr}");
+    let id = stderr.split("run ").nth(1).expect("a run");
+    let id = id.split(' ').next().expect("an id");
+    assert!(
+        stderr.contains(&format!("run {id} remains, incomplete")),
+        "{stderr}"
+    );
+    let (code, stderr) = export(data.path(), &["-o", &server.uri], &[]);
+    assert_eq!(
+        (code, stderr.ends_with(&format!(": run {id}\n"))),
+        (0, true),
+        "{stderr}"
+    );
+    let found = server.run(id);
+    assert_eq!(
+        (&found["status"], &found["runs"]),
+        (&json!("FINISHED"), &json!(1))
+    );
+    assert_nodes(&found["metrics"], &data);
+    assert_samples(&found["metrics"], &data);
+    assert_artifacts(&found["artifacts"], &data);
+
+    // A complete one is replaced on request only.
+    let (code, stderr) = export(data.path(), &["-o", &server.uri], &[]);
+    assert_eq!((code, stderr.lines().count()), (5, 1), "{stderr}");
+    assert!(
+        stderr.contains(&format!("run {id} exists; --force")),
+        "{stderr}"
+    );
+    let (code, stderr) = export(data.path(), &["-o", &server.uri, "--force"], &[]);
+    assert_eq!(code, 0, "{stderr}");
+    let other = stderr.trim_end().rsplit(' ').next().expect("an id");
+    assert_ne!(other, id);
+    assert_eq!(server.run(other)["runs"], 1);
 }
 
 #[test]

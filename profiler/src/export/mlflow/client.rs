@@ -23,6 +23,10 @@ const OTHERS: usize = 100;
 /// What is read of a reply, bytes.
 const MAX_REPLY: u64 = 4 << 20;
 
+/// Tag of runs that an export has created: the name of the run of the profiler. Runs that were there
+/// before, such as that of a training script, do not have it.
+const CREATED_FOR: &str = "profiler.created_for";
+
 /// A tracking server.
 pub struct Client {
     agent: Agent,
@@ -159,9 +163,29 @@ impl Client {
         self.run_of(&found)
     }
 
-    /// A new run that began at this time, ms since 1970-01-01 UTC.
+    /// The last run that was created for a run of the profiler, and whether it has ended.
+    pub fn find_run(&self, experiment: &str, name: &str) -> Result<Option<(Run, bool)>, Failure> {
+        let quote = if name.contains('\'') { '"' } else { '\'' };
+        let body = json!({
+            "experiment_ids": [experiment], "max_results": 1,
+            "filter": format!("tags.`{CREATED_FOR}` = {quote}{name}{quote}"),
+            "order_by": ["attributes.start_time DESC"],
+        });
+        let found = self.post("runs/search", &body)?;
+        let run = &found["runs"][0];
+        if run.is_null() {
+            return Ok(None);
+        }
+        let has_ended = run["info"]["status"] != "RUNNING";
+        Ok(Some((self.run_of(&json!({"run": run}))?, has_ended)))
+    }
+
+    /// A new run for a run of the profiler, which began at this time, ms since 1970-01-01 UTC.
     pub fn create_run(&self, experiment: &str, name: &str, start: i64) -> Result<Run, Failure> {
-        let body = json!({"experiment_id": experiment, "run_name": name, "start_time": start});
+        let body = json!({
+            "experiment_id": experiment, "run_name": name, "start_time": start,
+            "tags": [{"key": CREATED_FOR, "value": name}],
+        });
         let created = self.post("runs/create", &body)?;
         self.run_of(&created)
     }

@@ -21,7 +21,7 @@ use crate::{
         stored_run::{StoredHost, StoredRun},
         summary::Summary,
     },
-    failure::Failure,
+    failure::{Failure, Reason},
 };
 
 /// Samples of a node, unless the time between them is given: more than its plots can show.
@@ -101,6 +101,8 @@ pub struct Target<'a> {
     pub experiment: &'a str,
     /// Text before the names of metrics and parameters.
     pub prefix: &'a str,
+    /// Whether a complete run of an earlier export is replaced.
+    pub replaces: bool,
 }
 
 /// A run that was logged.
@@ -111,11 +113,12 @@ pub struct Logged {
     pub failures: Vec<String>,
 }
 
-/// Logs a run. A run that was created is deleted if this fails.
+/// Logs a run. A run that was created is deleted if this fails. One that remains nevertheless, because
+/// the server or this process has died, is completed by the next export.
 ///
 /// # Errors
 ///
-/// When the server refuses, or cannot be reached.
+/// When the server refuses, cannot be reached, or has the run from an earlier export.
 pub fn write(
     series: &Series<'_>,
     summary: &Summary,
@@ -125,16 +128,34 @@ pub fn write(
     let client = target.client;
     let (start, end) = series.run.start_and_end();
     let millis = |ns: i64| ns / 1_000_000;
+    let name = series.run.id();
+    let mut replaced = None;
     let run = if let Some(id) = target.run {
         client.run(id)?
     } else {
         let experiment = client.experiment(target.experiment)?;
-        client.create_run(&experiment, &series.run.id(), millis(start.unwrap_or(0)))?
+        let create = || client.create_run(&experiment, &name, millis(start.unwrap_or(0)));
+        match client.find_run(&experiment, &name)? {
+            Some((interrupted, false)) => interrupted,
+            Some((complete, true)) if target.replaces => {
+                replaced = Some(complete);
+                create()?
+            }
+            Some((complete, true)) => {
+                let server = client.server();
+                let message = format!("{server}: run {} exists; --force replaces it", complete.id);
+                return Err(Failure::new(Reason::Output, message));
+            }
+            None => create()?,
+        }
     };
     let is_new = target.run.is_none();
     let logged = log(series, summary, target, &run, artifacts).and_then(|failures| {
         if is_new {
             client.end_run(&run, status(series.run), end.map(millis))?;
+        }
+        if let Some(replaced) = &replaced {
+            client.delete_run(replaced)?;
         }
         Ok(failures)
     });
