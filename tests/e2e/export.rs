@@ -39,6 +39,69 @@ fn run(directory: &TempDir) -> String {
     record(directory.path(), &[], SCRIPT)
 }
 
+/// A job of 64 ranks that runs for ten minutes, from the rows of one process.
+#[test]
+fn trace_of_a_job_is_small() {
+    let directory = TempDir::new().expect("a directory");
+    let run = record(
+        directory.path(),
+        &[],
+        "head -c 30M /dev/zero | sha256sum; sleep 0.5",
+    );
+    let data = Dataset::new(run.clone().into());
+    let host: String = data.value("SELECT DISTINCT host FROM process");
+    for table in ["process", "usage", "sched"] {
+        let part = data
+            .path()
+            .join(format!("{table}/host={host}/part-00000.parquet"));
+        let part = text(&part);
+        // Values differ from sample to sample, as they do.
+        let (samples, values) = match table {
+            "process" => ("VALUES (1)", "rank::UINTEGER AS task_rank"),
+            "usage" => (
+                "SELECT unnest(range(600))",
+                "(abs(hash(rank, s)) % 900000000)::UBIGINT AS user_ns, (abs(hash(s, rank)) % 100000000)::UBIGINT AS rss",
+            ),
+            _ => (
+                "SELECT unnest(range(600))",
+                "(abs(hash(rank, s)) % 10000000)::UBIGINT AS runqueue_ns",
+            ),
+        };
+        let _: Vec<(u64,)> = data.rows(&format!(
+            "COPY (SELECT p.* REPLACE ((1000 + rank)::UINTEGER AS pid, p.ts + to_seconds(s) AS ts, {values}) \
+             FROM (SELECT * FROM read_parquet('{part}', hive_partitioning = false) WHERE start_ts = \
+             (SELECT min(start_ts) FROM process) LIMIT 1) p, ({samples}) t(s), range(64) r(rank) ORDER BY ts) \
+             TO '{part}.new' (FORMAT parquet, COMPRESSION zstd)"
+        ));
+        fs::rename(format!("{part}.new"), part).expect("renamed");
+    }
+    let [plain, compressed] =
+        ["trace.json", "trace.json.gz"].map(|name| directory.path().join(name));
+    for path in [&plain, &compressed] {
+        let (code, stderr) = export(&["chrome-trace", &run, "-o", text(path)]);
+        assert_eq!(code, 0, "{stderr}");
+    }
+    let unpacked = Command::new("gzip")
+        .arg("-dc")
+        .arg(&compressed)
+        .output()
+        .expect("it starts");
+    let trace = fs::read(&plain).expect("written");
+    assert!(unpacked.stdout == trace, "another trace");
+    let trace: serde_json::Value = serde_json::from_slice(&trace).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    let counters = events
+        .iter()
+        .filter(|event| event["name"] == "CPU" && event["pid"].as_u64() < Some(10_000));
+    assert_eq!(counters.count(), 64 * 600);
+    let size = fs::metadata(&compressed).expect("written").len();
+    assert!(size < 50_000_000, "{size} bytes");
+    println!(
+        "{size} bytes, {} uncompressed",
+        fs::metadata(&plain).expect("written").len()
+    );
+}
+
 /// Rows of an exported table and of the same selection in SQL.
 fn assert_selects(run: &str, options: &[&str], table: &str, condition: &str) {
     let directory = TempDir::new().expect("a directory");

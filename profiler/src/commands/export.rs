@@ -4,12 +4,13 @@ use std::{
     env,
     fmt::Display,
     fs::File,
-    io::{BufWriter, Seek as _, Write as _},
+    io::{self, BufWriter, Seek as _, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::{Args, ValueEnum, ValueHint};
+use flate2::{Compression, write::GzEncoder};
 
 use super::{ClaimOption, TrustOption, open_run, quietly};
 use crate::{
@@ -47,6 +48,9 @@ pub struct Arguments {
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
     /// File to write, or directory; `-` for stdout
+    ///
+    /// The single file of `chrome-trace`, `flowcept`, `perfpy` or `prov` is compressed if its name ends
+    /// in .gz.
     ///
     /// For `mlflow`, URI of the server [default: $MLFLOW_TRACKING_URI].
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
@@ -161,7 +165,7 @@ impl Format {
     /// Name of the file in a directory, for formats of other programs with one file.
     fn file(self) -> Option<&'static str> {
         match self {
-            Self::ChromeTrace => Some("chrome-trace.json"),
+            Self::ChromeTrace => Some("chrome-trace.json.gz"),
             Self::Flowcept => Some("flowcept.jsonl"),
             Self::Perfpy => Some("perf.json"),
             Self::Prov => Some("prov.json"),
@@ -358,11 +362,23 @@ impl Arguments {
         };
         let destination = Destination::of(&output);
         let directory = destination.directory();
-        let problems = files.write(&destination, |output| match self.format {
+        let write = |output: &mut dyn io::Write| match self.format {
             Format::ChromeTrace => chrome_trace::write(&series, output),
             Format::Flowcept => flowcept::write(&series, &directory, output),
             Format::Prov => prov::write(&series, &directory, output),
             _ => perfpy::write(&series, output),
+        };
+        let is_compressed = output
+            .extension()
+            .is_some_and(|extension| extension == "gz");
+        let problems = files.write(&destination, |output| {
+            if !is_compressed {
+                return write(output);
+            }
+            let mut compressed = GzEncoder::new(output, Compression::default());
+            let problems = write(&mut compressed)?;
+            compressed.finish().map_err(output_failure)?;
+            Ok(problems)
         })?;
         if let (Format::Perfpy, Destination::File(path)) = (self.format, &destination) {
             let nodes = Destination::File(path.with_file_name("nodes.json"));

@@ -151,9 +151,11 @@ pub fn write(series: &Series<'_>, output: &mut dyn Write) -> Result<Vec<String>,
             trace: &mut trace,
             ids: HashMap::new(),
         };
-        of_host.node(series, &mut failures)?;
+        let node = of_host.node(series, &mut failures)?;
+        of_host.losses(node, &mut failures)?;
         of_host.processes(&mut failures)?;
         of_host.counters(&mut failures)?;
+        of_host.sparse_counters(&mut failures)?;
         of_host.marks(&mut failures)?;
         of_host.gauges(&mut failures)?;
     }
@@ -253,8 +255,8 @@ struct Slice {
 }
 
 impl OfHost<'_, '_> {
-    /// Counters of the node, as those of a process of its own.
-    fn node(&mut self, series: &Series<'_>, failures: &mut Vec<String>) -> Result<(), Failure> {
+    /// Counters of the node, as those of a process of its own. Returns its number.
+    fn node(&mut self, series: &Series<'_>, failures: &mut Vec<String>) -> Result<u64, Failure> {
         let node = self.trace.ids.fresh();
         let name = json!(format!("node {}", self.host.name));
         self.trace.describe(node, node, "process_name", &name)?;
@@ -294,7 +296,8 @@ impl OfHost<'_, '_> {
                 self.trace.counter(node, (name, unit), start, *value)?;
             }
             Ok(())
-        })
+        })?;
+        Ok(node)
     }
 
     /// The selected rows of selected processes, with the number of the process and the time.
@@ -376,6 +379,17 @@ impl OfHost<'_, '_> {
                     "ph": "X", "cat": "process", "name": name, "pid": id, "tid": id,
                     "ts": start, "dur": (end - start).max(0), "args": args,
                 });
+                let exit = ends[row].map(|end| {
+                    let how = signals[row].map_or("exit", |_| "killed");
+                    let mut args = Map::new();
+                    for (key, value) in [("code", codes[row]), ("signal", signals[row])] {
+                        args.extend(value.map(|value| (key.to_owned(), json!(value))));
+                    }
+                    json!({
+                        "ph": "i", "s": "t", "cat": "exit", "name": how, "pid": id, "tid": id,
+                        "ts": end, "args": args,
+                    })
+                });
                 let trace = &mut *self.trace;
                 result = trace
                     .describe(id, id, "process_name", &json!(title))
@@ -383,7 +397,73 @@ impl OfHost<'_, '_> {
                         Some(rank) => trace.describe(id, id, "process_sort_index", &json!(rank)),
                         None => Ok(()),
                     })
-                    .and_then(|()| trace.put(&life));
+                    .and_then(|()| trace.put(&life))
+                    .and_then(|()| exit.iter().try_for_each(|exit| trace.put(exit)));
+            }
+        });
+        failures.extend(read.err().into_iter().flatten());
+        result
+    }
+
+    /// Counters of processes that are mostly 0: time in the run queue and storage. Values are written
+    /// where they change.
+    fn sparse_counters(&mut self, failures: &mut Vec<String>) -> Result<(), Failure> {
+        const OF_PROCESSES: [(&str, &str, &str, &str, f64); 3] = [
+            ("sched", "runqueue_ns", "run queue", "%", 100.0),
+            ("usage", "read_bytes", "storage read", "bytes/s", 1e9),
+            ("usage", "write_bytes", "storage written", "bytes/s", 1e9),
+        ];
+        for (table, column, name, unit, factor) in OF_PROCESSES {
+            let columns = ["ts", "interval_ns", "pid", "start_ts", "tid", column];
+            let mut result = Ok(());
+            let mut last: HashMap<u64, f64> = HashMap::new();
+            let read = self.run.read(table, self.host, &columns, |batch| {
+                let [intervals, values] = ["interval_ns", column].map(|name| numbers(batch, name));
+                let tids = integers(batch, "tid");
+                for (row, id, ts) in self.rows(batch) {
+                    let value = factor * values[row] / intervals[row];
+                    let before = last.get(&id).copied().unwrap_or(0.0);
+                    let is_new = value.is_finite() && value != before;
+                    if tids[row].is_some() || !is_new || result.is_err() {
+                        continue;
+                    }
+                    last.insert(id, value);
+                    #[expect(clippy::cast_possible_truncation, reason = "saturates")]
+                    let start = ts.saturating_sub((intervals[row] / 1e3) as i64);
+                    result = self.trace.counter(id, (name, unit), start, value);
+                }
+            });
+            failures.extend(read.err().into_iter().flatten());
+            result?;
+        }
+        Ok(())
+    }
+
+    /// What the profiler has lost, at the samples that found it.
+    fn losses(&mut self, node: u64, failures: &mut Vec<String>) -> Result<(), Failure> {
+        let columns = ["ts", "component_kind", "component", "dropped", "errors"];
+        let mut result = Ok(());
+        let read = self.run.read("overhead", self.host, &columns, |batch| {
+            let [kinds, names] = ["component_kind", "component"].map(|name| Texts::of(batch, name));
+            let [dropped, errors] = ["dropped", "errors"].map(|name| integers(batch, name));
+            let rows = self.selected.rows(batch);
+            for (row, ts) in times(batch, "ts").into_iter().enumerate() {
+                let is_selected = rows.as_ref().is_none_or(|rows| rows[row]);
+                let lost = |values: &[Option<i64>]| values[row].unwrap_or(0);
+                let (Some(ts), true, true) = (ts, is_selected, result.is_ok()) else {
+                    continue;
+                };
+                if lost(&dropped) == 0 && lost(&errors) == 0 {
+                    continue;
+                }
+                let name = names.get(row).unwrap_or_default();
+                result = self.trace.put(&json!({
+                    "ph": "i", "s": "p", "cat": "loss", "name": format!("lost: {name}"),
+                    "pid": node, "tid": node, "ts": ts,
+                    "args": {
+                        "kind": kinds.get(row), "dropped": lost(&dropped), "errors": lost(&errors),
+                    },
+                }));
             }
         });
         failures.extend(read.err().into_iter().flatten());

@@ -38,7 +38,8 @@ fn perfetto_opens_traces() {
                   \"$PROFILER\" mark event done; \"$PROFILER\" mark phase late 0.05; \
                   wait; \"$PROFILER\" mark end outer";
     let run = record(directory.path(), &["--threads"], work);
-    let trace = directory.path().join("trace.json");
+    // As after a run: compressed.
+    let trace = directory.path().join("trace.json.gz");
     let (code, stderr) = export(&["chrome-trace", &run, "-o", trace.to_str().expect("UTF-8")]);
     assert_eq!(code, 0, "{stderr}");
     let found = open(&trace);
@@ -51,7 +52,7 @@ fn perfetto_opens_traces() {
     assert_eq!(processes, rows(&data, names));
 
     let mut slices = found["slices"].clone();
-    slices.retain(|row| row[0] != "process");
+    slices.retain(|row| !["process", "exit", "loss"].contains(&row[0].as_str()));
     let marks = "SELECT coalesce(kind, op), name, count(*)::VARCHAR, \
                  sum(1000 * (epoch_us(region_end_ts) - epoch_us(region_start_ts)))::BIGINT::VARCHAR \
                  FROM region GROUP BY ALL ORDER BY ALL";
@@ -78,6 +79,24 @@ fn perfetto_opens_traces() {
     let memory: (u64, f64) =
         data.row("SELECT count(rss), sum(rss)::DOUBLE FROM usage WHERE tid IS NULL");
     assert_eq!(counters["resident memory bytes"], memory);
+    // Values are written where they change.
+    let waits: (u64, f64) = data.row(
+        "SELECT count(*), sum(v)::DOUBLE FROM (SELECT 100 * runqueue_ns / interval_ns AS v, \
+         coalesce(lag(v) OVER (PARTITION BY pid, start_ts ORDER BY ts), 0) AS before \
+         FROM sched WHERE tid IS NULL) WHERE v <> before",
+    );
+    let found_waits = counters["run queue %"];
+    assert_eq!(found_waits.0, waits.0);
+    assert!(
+        (found_waits.1 - waits.1).abs() <= 1e-6 * waits.1,
+        "{found_waits:?} {waits:?}"
+    );
+    let exits = found["slices"].iter().filter(|row| row[0] == "exit");
+    let exits: Vec<(&str, &str)> = exits
+        .map(|row| (row[1].as_str(), row[2].as_str()))
+        .collect();
+    let ended: u64 = data.value("SELECT count(*) FROM process WHERE end_ts IS NOT NULL");
+    assert_eq!(exits, [("exit", ended.to_string().as_str())]);
     let disk: f64 = data.value(
         "SELECT coalesce(sum(s), 0)::DOUBLE FROM (SELECT sum(write_bytes) * 1e9 / max(interval_ns) AS s \
          FROM disk WHERE NOT partition AND kind = 'physical' GROUP BY ts)",
