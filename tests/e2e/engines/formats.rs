@@ -90,6 +90,38 @@ fn flowcept_reads_tasks_and_writes_its_reports() {
     );
 }
 
+/// The same program with Flowcept itself has the same activities with the same data.
+#[test]
+fn program_has_the_activities_that_flowcept_records() {
+    let exported = Exported::of("flowcept.py", &[]);
+    let path = exported.write("flowcept");
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/switching/flowcept.py");
+    let directory = TempDir::new().expect("a directory");
+    let theirs = read("flowcept_program.py", &[&program, directory.path()]);
+    let theirs: Vec<Value> = serde_json::from_value(theirs).expect("tasks");
+    let text = fs::read_to_string(&path).expect("written");
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    // The workflow is an activity, too.
+    let tasks = lines.filter(|line| line["type"] == "task" && line["activity_id"] != "products");
+    let keys = ["activity_id", "status", "used", "generated", "tags"];
+    let ours = tasks.map(|task| {
+        let values = keys
+            .iter()
+            .map(|key| ((*key).to_owned(), task[*key].clone()));
+        values.collect::<serde_json::Map<_, _>>().into()
+    });
+    let sorted = |tasks: Vec<Value>| {
+        let mut texts: Vec<_> = tasks.iter().map(Value::to_string).collect();
+        texts.sort();
+        texts
+    };
+    let (ours, theirs) = (sorted(ours.collect()), sorted(theirs));
+    assert_eq!(theirs.len(), 7);
+    assert_eq!(ours, theirs);
+}
+
 #[test]
 fn prov_reads_activities_and_their_data() {
     let exported = Exported::of("flowcept.py", &[]);
