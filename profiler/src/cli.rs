@@ -110,7 +110,7 @@ pub enum Command {
     /// temporary names and renamed together. The Python package converts runs to ORC, HDF5 and
     /// pickle.
     Export(export::Arguments),
-    /// Convert files of perfmon or Flowcept to a run
+    /// Convert files of perfmon, Flowcept or perf.py to a run
     ///
     /// For example `profiler import perfmon JOB_DIRECTORY -o profiles/old`. Values missing from the
     /// files are null. Counters are differences between two samples.

@@ -633,4 +633,19 @@ mod tests {
         assert_eq!(shares[..2], [100.0, 50.0]);
         assert!(shares[2].is_nan() && shares[3].is_nan(), "{shares:?}");
     }
+
+    /// A label of an axis has room for ten letters.
+    #[test]
+    fn large_values_of_other_units_are_short() {
+        let unit = Unit::Named("1/s");
+        for (value, text) in [
+            (1e9, "1e9 1/s"),
+            (1.0149e9, "1.01e9 1/s"),
+            (2.5e6, "2.5e6 1/s"),
+            (999_000.0, "999000 1/s"),
+            (0.0, "0.00 1/s"),
+        ] {
+            assert_eq!(unit.format(value), text);
+        }
+    }
 }

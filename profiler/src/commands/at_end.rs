@@ -30,11 +30,15 @@ use crate::{
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "After the run")]
 pub struct AtEnd {
-    /// Convert the run to these formats of `profiler export`, in the directory `exports` of the run
+    /// Convert the run to these formats of `profiler export`, in its directory `exports`
     ///
-    /// If several nodes write the run, the last of them converts it. `mlflow` logs the run on
-    /// $MLFLOW_TRACKING_URI.
-    #[arg(long, value_name = "FORMAT,…", value_delimiter = ',')]
+    /// The last of several nodes converts their run. `mlflow` logs it on $MLFLOW_TRACKING_URI.
+    #[arg(
+        long,
+        value_name = "FORMAT,…",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
     export: Vec<Format>,
     /// Write a report of the run: FILE.html, FILE.md, or FILE.pdf, which needs Chromium or Chrome
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -70,7 +74,7 @@ impl AtEnd {
     ///
     /// # Errors
     ///
-    /// When a file exists or cannot be written, or the server of MLflow is not known.
+    /// When a file exists or cannot be written, or no server of MLflow is set.
     pub fn check(&self, settings: &Settings) -> Result<(), Failure> {
         let usage = |message: &str| Err(Failure::new(Reason::Usage, message));
         if self.has_any() && settings.split_by.is_some() {

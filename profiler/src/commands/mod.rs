@@ -110,13 +110,13 @@ impl TrustOption {
 /// can find that all have ended.
 #[derive(Args, Clone, Debug)]
 pub struct ClaimOption {
-    /// Do nothing if this file exists; otherwise create it first
-    #[arg(long, hide = true, value_name = "FILE")]
+    /// Do nothing if this directory exists; otherwise create it first
+    #[arg(long, hide = true, value_name = "DIR")]
     claim: Option<PathBuf>,
 }
 
 impl ClaimOption {
-    /// Whether another process has created the file.
+    /// Whether another process has created the directory.
     ///
     /// # Errors
     ///
@@ -126,9 +126,9 @@ impl ClaimOption {
             return Ok(false);
         };
         let created = fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))
-            .and_then(|()| fs::File::create_new(path));
+            .and_then(|()| fs::create_dir(path));
         match created {
-            Ok(_) => Ok(false),
+            Ok(()) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
             Err(error) => Err(not_written(path, &error)),
         }

@@ -15,6 +15,9 @@ use crate::{
 /// Time that `--wait` has without a value.
 pub const WAIT: Duration = Duration::from_secs(60);
 
+const USAGE: &str =
+    "profiler run [OPTIONS] <--pid <PID>|--cgroup <PATH>|--job [<ID>]|--node|-- COMMAND…>";
+
 const EXAMPLES: &str = "\
 Examples:
   profiler run --pid 4711                   a process and its descendants, until they end
@@ -32,6 +35,7 @@ Then: profiler summary profiles/<run>, or cd profiles/<run> && duckdb -init view
         .args(["pid", "cgroup", "job", "node", "command", "like"])
         .required(true)
         .multiple(true),
+    override_usage = USAGE,
     after_help = EXAMPLES
 )]
 pub struct Arguments {
@@ -68,9 +72,10 @@ pub struct Arguments {
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     command: Vec<OsString>,
     #[command(flatten)]
-    at_end: AtEnd,
-    #[command(flatten)]
     settings: Settings,
+    // Last, because its heading is that of all options after it.
+    #[command(flatten)]
+    at_end: AtEnd,
 }
 
 /// The settings that these options make.

@@ -423,7 +423,7 @@ impl OfHost<'_, '_> {
                 for (row, id, ts) in self.rows(batch) {
                     let value = factor * values[row] / intervals[row];
                     let before = last.get(&id).copied().unwrap_or(0.0);
-                    let is_new = value.is_finite() && value != before;
+                    let is_new = value.is_finite() && value.to_bits() != before.to_bits();
                     if tids[row].is_some() || !is_new || result.is_err() {
                         continue;
                     }

@@ -28,7 +28,7 @@ const PHYSICAL: &str = "physical";
 /// A device with its totals: key of a report, column of the increase, and that of the timeline.
 struct Device {
     table: &'static str,
-    device: &'static str,
+    name: &'static str,
     kind: &'static str,
     totals: [(&'static str, &'static str, Option<&'static str>); 2],
 }
@@ -36,7 +36,7 @@ struct Device {
 const DEVICES: [Device; 3] = [
     Device {
         table: "disk",
-        device: ALL,
+        name: ALL,
         kind: PHYSICAL,
         totals: [
             (
@@ -53,7 +53,7 @@ const DEVICES: [Device; 3] = [
     },
     Device {
         table: "netdev",
-        device: "lo",
+        name: "lo",
         kind: netdev::LOOPBACK,
         totals: [
             ("net_io_lo_sent_mb", "tx_bytes", None),
@@ -62,7 +62,7 @@ const DEVICES: [Device; 3] = [
     },
     Device {
         table: "netdev",
-        device: ALL,
+        name: ALL,
         kind: PHYSICAL,
         totals: [
             ("net_io_ext_sent_mb", "tx_bytes", Some("node_net_tx_bytes")),
@@ -95,9 +95,10 @@ pub fn hosts(path: &Path, nodes: Nodes) -> Result<Hosts, Failure> {
         .filter(|nodes| !nodes.is_empty() && nodes.values().all(Json::is_array))
         .ok_or_else(|| invalid(path, "no lists of reports: not a file of perf.py"))?;
     let names_file = path.with_file_name("nodes.json");
-    let names = match names_file.exists() {
-        true => json(&names_file)?,
-        false => Json::Null,
+    let names = if names_file.exists() {
+        json(&names_file)?
+    } else {
+        Json::Null
     };
     let mut hosts = Hosts::new();
     for (number, reports) in of_nodes {
@@ -190,7 +191,7 @@ impl Node {
         };
         for Device {
             table,
-            device,
+            name,
             kind,
             totals,
         } in DEVICES
@@ -205,7 +206,7 @@ impl Node {
             if row.is_empty() {
                 continue;
             }
-            set_text(&mut row, "device", Some(device));
+            set_text(&mut row, "device", Some(name));
             set_text(&mut row, "kind", Some(kind));
             if table == "disk" {
                 row.insert("partition".into(), false.into());

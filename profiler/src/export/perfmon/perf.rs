@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn only_the_scope_becomes_the_target() {
-        let [of_node, expected] = ["node", "target"]
-            .map(|scope| ["MEM", "node_bw", "B/s", scope].join(&SEPARATOR.to_string()));
+        let [of_node, expected] =
+            ["node", "target"].map(|scope| ["MEM", "node_bw", "B/s", scope].join(SEPARATOR));
         assert_eq!(of_target(&of_node), expected);
     }
 }
