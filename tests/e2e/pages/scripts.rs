@@ -57,7 +57,8 @@ const ASSUMED: [(&str, &str); 9] = [
         "for run in old-1 old-2; do profiler run -q -o . --run-id $run -- ./solver; done
          for run in slurm-3072 new; do profiler run -q --run-id $run -- ./solver; done
          profiler run -q --run-id demo -- sh -c 'profiler mark start fit; profiler mark end fit'
-         profiler export flowcept profiles/demo -o flowcept_buffer.jsonl",
+         profiler export flowcept profiles/demo -o flowcept_buffer.jsonl
+         profiler export perfpy profiles/demo -o perf.json",
     ),
     (
         "docs/files.md",
