@@ -34,7 +34,7 @@ fn messages(output: &Output) -> String {
 }
 
 /// Names of all files below a directory, sorted.
-fn files(directory: &Path) -> Vec<String> {
+pub fn files(directory: &Path) -> Vec<String> {
     fn add(directory: &Path, files: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory") {
             let path = entry.expect("an entry").path();

@@ -39,6 +39,97 @@ fn run(directory: &TempDir) -> String {
     record(directory.path(), &[], SCRIPT)
 }
 
+/// Names with separators, quotes and line breaks, the largest numbers, and no number.
+#[test]
+fn unusual_names_and_values_are_kept_in_every_format() {
+    const NAME: &str = "re,g\"ion;\n\t'1";
+    let directory = TempDir::new().expect("a directory");
+    let script = "cp /bin/sleep $'a,\"b\n'; $'./a,\"b\n' 0.1; name=$'re,g\"ion;\n\t\\'1'; \
+                  \"$PROFILER\" mark start \"$name\" --used \"$name=$name\" --attr \"$name=$name\"; \
+                  \"$PROFILER\" mark gauge \"$name\" 18446744073709551615 --unit \"$name\"; sleep 0.3; \
+                  \"$PROFILER\" mark end \"$name\"; sleep 0.2";
+    let run = record(directory.path(), &["--label", "a=b,c=d"], script);
+    let data = Dataset::new(run.clone().into());
+    let named: u64 = data.value(&format!(
+        "SELECT count(*) FROM region WHERE name = '{}'",
+        NAME.replace('\'', "''")
+    ));
+    assert_eq!(named, 1);
+    replace(
+        &data,
+        "usage",
+        &[
+            "18446744073709551615 AS rss",
+            "18446744073709551614 AS read_bytes",
+        ],
+    );
+    replace(&data, "region_gauge", &["'NaN'::DOUBLE AS value"]);
+    for format in [
+        "csv",
+        "json",
+        "ndjson",
+        "feather",
+        "parquet",
+        "perfmon",
+        "chrome-trace",
+        "flowcept",
+        "perfpy",
+        "prov",
+        "pytyche",
+    ] {
+        let output = directory.path().join(format);
+        let option = format!("{}/", text(&output));
+        let (code, stderr) = export(&[format, &run, "-o", &option]);
+        assert_eq!(code, 0, "{format}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{format}: {stderr}");
+        let mut names = 0;
+        for path in crate::at_end::files(&output) {
+            let path = output.join(path);
+            let content = match path.extension().and_then(|extension| extension.to_str()) {
+                Some("gz") => {
+                    Command::new("gzip")
+                        .arg("-dc")
+                        .arg(&path)
+                        .output()
+                        .expect("it starts")
+                        .stdout
+                }
+                Some("json" | "jsonl" | "ndjson" | "yml") => fs::read(&path).expect("written"),
+                _ => continue,
+            };
+            let stream = serde_json::Deserializer::from_slice(&content).into_iter();
+            for document in stream {
+                let document: serde_json::Value = document.expect("strict JSON");
+                let escaped = serde_json::to_string(NAME).expect("a text");
+                names += document.to_string().matches(&escaped).count();
+            }
+        }
+        if [
+            "json",
+            "ndjson",
+            "chrome-trace",
+            "flowcept",
+            "prov",
+            "pytyche",
+        ]
+        .contains(&format)
+        {
+            assert!(names > 0, "{format}");
+        }
+    }
+    let csv = directory.path().join("csv");
+    let rows: u64 = data.value(&format!(
+        "SELECT count(*) FROM read_csv('{}/process.csv', all_varchar = true)",
+        csv.display()
+    ));
+    assert_eq!(rows, data.value::<u64>("SELECT count(*) FROM process"));
+    let largest: String = data.value(&format!(
+        "SELECT DISTINCT rss FROM read_csv('{}/usage.csv', all_varchar = true)",
+        csv.display()
+    ));
+    assert_eq!(largest, u64::MAX.to_string());
+}
+
 /// A job of 64 ranks that runs for ten minutes, from the rows of one process.
 #[test]
 fn trace_of_a_job_is_small() {

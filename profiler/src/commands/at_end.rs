@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -85,8 +85,12 @@ impl AtEnd {
             return usage("--export mlflow: set MLFLOW_TRACKING_URI to the server");
         }
         if let Some(path) = &self.report {
-            if report_option(path).is_none() {
-                return usage("--report: the name of the file ends in .html, .pdf or .md");
+            match report_option(path) {
+                None => return usage("--report: the name of the file ends in .html, .pdf or .md"),
+                Some("--pdf") if !report::has_browser() => {
+                    return usage("--report: a PDF file needs Chromium or Chrome in PATH");
+                }
+                Some(_) => {}
             }
             if !directory_of(path).is_dir() {
                 let message = format!("--report {}: no such directory", path.display());
@@ -126,6 +130,12 @@ impl AtEnd {
             }
             return true;
         }
+        // In an argument, a name that begins with a hyphen is no option.
+        let absolute = std::path::absolute(run);
+        let run = match &absolute {
+            Ok(absolute) if run.as_os_str().as_encoded_bytes().starts_with(b"-") => absolute,
+            _ => run,
+        };
         let mut steps = self.steps(run, &perfmon::job(&stored));
         if stored.hosts.len() > 1 {
             let end = stored.manifests().filter_map(|manifest| manifest.end_ts);
@@ -179,11 +189,11 @@ impl AtEnd {
         if let Some(path) = &self.report
             && let Some(option) = report_option(path)
         {
-            let words = [option.as_ref(), path.as_os_str(), run.as_os_str()];
-            let words = std::iter::once(OsStr::new("report")).chain(words);
+            let mut output = OsString::from(format!("{option}="));
+            output.push(path);
             steps.push(Step {
                 name: "report".to_owned(),
-                words: words.map(OsString::from).collect(),
+                words: vec!["report".into(), output, run.into()],
             });
         }
         steps
@@ -193,7 +203,7 @@ impl AtEnd {
 /// The option of `profiler report` for a file of this name.
 fn report_option(path: &Path) -> Option<&'static str> {
     match path.extension()?.to_str()? {
-        "html" | "htm" => Some("-o"),
+        "html" | "htm" => Some("--output"),
         "pdf" => Some("--pdf"),
         "md" => Some("--md"),
         _ => None,

@@ -105,8 +105,9 @@ pub fn hosts(path: &Path, nodes: Nodes) -> Result<Hosts, Failure> {
         let name = names[number].as_str();
         let mut node = Node {
             nodes,
-            // Totals of exports are 0 before the first report.
-            before: names.is_object().then(Report::default),
+            // As in exports.
+            begins_at_zero: names.is_object(),
+            before: None,
             host: Host::default(),
         };
         let reports = reports.as_array().into_iter().flatten();
@@ -129,7 +130,7 @@ fn json(path: &Path) -> Result<Json, Failure> {
         .map_err(|error| invalid(path, format!("not a file of perf.py: {error}")))
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Report {
     /// µs since 1970-01-01 UTC.
     ts: i64,
@@ -151,7 +152,9 @@ impl Report {
 
 struct Node {
     nodes: Nodes,
-    /// The report before the next one; none if its totals are unknown.
+    /// Whether the totals before the first report are 0; otherwise they are unknown.
+    begins_at_zero: bool,
+    /// The report before the next one.
     before: Option<Report>,
     host: Host,
 }
@@ -181,10 +184,10 @@ impl Node {
     /// Increases of totals; unknown if a total has decreased.
     fn add_totals(&mut self, report: &Report, interval: i64, timeline: &mut Row) {
         let increase = |key: &str| {
-            let before = self.before.as_ref()?;
-            let before = match before.ts {
-                0 => 0.0,
-                _ => before.value(key)?,
+            let before = match &self.before {
+                Some(before) => before.value(key)?,
+                None if self.begins_at_zero => 0.0,
+                None => return None,
             };
             let now = report.value(key)?;
             (now >= before).then_some((now - before) * MIB)
