@@ -219,14 +219,14 @@ pub fn queries(page: &str) -> Vec<Query<'_>> {
     queries
 }
 
-/// The commands `profiler run --job …` in the batch scripts of a page.
+/// The commands `profiler run …` in the batch scripts of a page, which profile the job.
 pub fn job_commands(page: &str) -> Vec<String> {
     let scripts = blocks(page)
         .into_iter()
         .filter(|block| block.language == "bash");
     scripts
         .flat_map(|script| script.text.lines())
-        .filter_map(|line| Some(&line[line.find("profiler run --job")?..]))
+        .filter_map(|line| Some(&line[line.find("profiler run ")?..]))
         .map(|command| command.trim_end_matches('&').trim().to_owned())
         .collect()
 }

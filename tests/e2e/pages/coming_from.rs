@@ -96,7 +96,7 @@ fn batch_scripts_have_valid_commands() {
     let commands = job_commands(&page());
     assert!(!commands.is_empty());
     for command in commands {
-        let waiting = command.replacen("--job", "--job --wait 100ms", 1);
+        let waiting = format!("{command} --wait 100ms");
         let output = output(&format!("{JOB} {waiting}"));
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{command}\n{stderr}");
