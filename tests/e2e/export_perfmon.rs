@@ -230,6 +230,49 @@ fn documented_values_equal_sql() {
     );
 }
 
+/// The queries of `docs/coming-from/perfmon.md` have the values of the files.
+fn assert_queries_of_the_manual(data: &Dataset, metrics: &Value) {
+    let page = Page::read("docs/coming-from/perfmon.md");
+    let queries = page.programs("sql");
+    for host in ["node1", "node2"] {
+        let values = &metrics["values"][host];
+        for (query, columns) in [
+            (
+                queries[0],
+                &[
+                    ("cpu_time", "cpu_time"),
+                    ("cpu_percent", "cpu_percent"),
+                    ("cpu_percent_sys", "cpu_percent_sys"),
+                    ("rss", "memory_info.rss"),
+                    ("vms", "memory_info.vms"),
+                    ("shared", "memory_info.shared"),
+                    ("swap", "memory_full_info.swap"),
+                    ("memory_percent", "memory_percent"),
+                    ("read_bytes", "io_counters.read_bytes"),
+                    ("write_bytes", "io_counters.write_bytes"),
+                    ("num_threads", "num_threads"),
+                    ("num_fds", "num_fds"),
+                ][..],
+            ),
+            (
+                queries[1],
+                &[
+                    ("bytes_sent", "net_io_counters.bytes_sent"),
+                    ("bytes_recv", "net_io_counters.bytes_recv"),
+                    ("packets_sent", "net_io_counters.packets_sent"),
+                    ("packets_recv", "net_io_counters.packets_recv"),
+                ],
+            ),
+        ] {
+            let query = query.trim().trim_end_matches(';');
+            for (column, key) in columns {
+                let query = format!("SELECT {column}::DOUBLE FROM ({query}) WHERE host = '{host}'");
+                assert_equal(&values[key], data, &query);
+            }
+        }
+    }
+}
+
 /// One node has power meters, the other a fabric and counters of memory.
 #[test]
 fn unequal_hosts_keep_their_columns() {
@@ -300,46 +343,7 @@ fn unequal_hosts_keep_their_columns() {
     let sent = &metrics["values"]["node2"]["ib_io_counters.port_xmit_data"];
     assert_equal(sent, &data, &query);
 
-    // The queries of the manual have the values of the files.
-    let page = Page::read("docs/coming-from/perfmon.md");
-    let queries = page.programs("sql");
-    for host in ["node1", "node2"] {
-        let values = &metrics["values"][host];
-        for (query, columns) in [
-            (
-                queries[0],
-                &[
-                    ("cpu_time", "cpu_time"),
-                    ("cpu_percent", "cpu_percent"),
-                    ("cpu_percent_sys", "cpu_percent_sys"),
-                    ("rss", "memory_info.rss"),
-                    ("vms", "memory_info.vms"),
-                    ("shared", "memory_info.shared"),
-                    ("swap", "memory_full_info.swap"),
-                    ("memory_percent", "memory_percent"),
-                    ("read_bytes", "io_counters.read_bytes"),
-                    ("write_bytes", "io_counters.write_bytes"),
-                    ("num_threads", "num_threads"),
-                    ("num_fds", "num_fds"),
-                ][..],
-            ),
-            (
-                queries[1],
-                &[
-                    ("bytes_sent", "net_io_counters.bytes_sent"),
-                    ("bytes_recv", "net_io_counters.bytes_recv"),
-                    ("packets_sent", "net_io_counters.packets_sent"),
-                    ("packets_recv", "net_io_counters.packets_recv"),
-                ],
-            ),
-        ] {
-            let query = query.trim().trim_end_matches(';');
-            for (column, key) in columns {
-                let query = format!("SELECT {column}::DOUBLE FROM ({query}) WHERE host = '{host}'");
-                assert_equal(&values[key], &data, &query);
-            }
-        }
-    }
+    assert_queries_of_the_manual(&data, metrics);
 
     let images = env::var("PROFILER_TEST_IMAGES").map(PathBuf::from);
     let plots = images.unwrap_or_else(|_| directory.path().join("plots"));

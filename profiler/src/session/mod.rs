@@ -67,7 +67,8 @@ impl Ended {
     }
 }
 
-/// Profiles until the target ends, the duration is over or a signal arrives. SIGHUP reloads the configuration by `reread` if the process has no terminal.
+/// Profiles until the target ends, the duration is over or a signal arrives. SIGHUP reloads the
+/// configuration by `reread` if the process has no terminal.
 ///
 /// # Errors
 ///
