@@ -1,5 +1,5 @@
-//! Takes the BPF object that `cargo xtask build` made, so that a plain `cargo build` needs no BPF
-//! toolchain, and generates the registry of the sources.
+//! Takes the BPF object that `cargo xtask build` made, or that a published package contains, so that
+//! `cargo build` needs no BPF toolchain, and generates the registry of the sources.
 
 use std::{
     env, fs,
@@ -26,28 +26,85 @@ fn main() -> ExitCode {
     }
 }
 
+/// The BPF object of a build.
+struct Object {
+    path: PathBuf,
+    /// Hash of its sources; none for an object of unknown origin.
+    sources: Option<String>,
+}
+
 fn run() -> Result<(), String> {
+    let package = directory("CARGO_MANIFEST_DIR")?;
     let out = directory("OUT_DIR")?;
     registry(&out)?;
-    version()?;
     println!("cargo::rerun-if-env-changed={OBJECT_VARIABLE}");
-    let object = match env::var_os(OBJECT_VARIABLE) {
-        Some(path) => PathBuf::from(path),
-        None => target_directory(&out).join("bpf/profiler.bpf.o"),
+    let is_checkout = package.join("../xtask").is_dir();
+    let object = if let Some(path) = env::var_os(OBJECT_VARIABLE) {
+        Object {
+            path: path.into(),
+            sources: None,
+        }
+    } else if is_checkout {
+        built(&package, &out)?
+    } else {
+        packaged(&package)?
     };
-    println!("cargo::rerun-if-changed={}", object.display());
-    if !object.is_file() {
+    println!("cargo::rerun-if-changed={}", object.path.display());
+    fs::copy(&object.path, out.join("profiler.bpf.o"))
+        .map_err(|error| format!("copying {}: {error}", object.path.display()))?;
+    version(&package, object.sources.as_deref());
+    Ok(())
+}
+
+/// The object that `cargo xtask build` made.
+fn built(package: &Path, out: &Path) -> Result<Object, String> {
+    let path = target_directory(out).join("bpf/profiler.bpf.o");
+    if !path.is_file() {
         return Err(format!(
             "no BPF object at {}: run `cargo xtask build` once",
-            object.display()
+            path.display()
         ));
     }
-    if env::var_os(OBJECT_VARIABLE).is_none() {
-        warn_if_stale(&object)?;
+    let programs = package.join("../profiler-ebpf");
+    let recorded = path.with_file_name("sources");
+    for input in [
+        &recorded,
+        &programs.join("src"),
+        &programs.join("Cargo.toml"),
+    ] {
+        println!("cargo::rerun-if-changed={}", input.display());
     }
-    fs::copy(&object, out.join("profiler.bpf.o"))
-        .map(drop)
-        .map_err(|error| format!("copying {}: {error}", object.display()))
+    let current = source_hash::source_hash(&programs)
+        .map_err(|error| format!("reading {}: {error}", programs.display()))?;
+    if !fs::read_to_string(&recorded).is_ok_and(|hash| hash.trim() == current) {
+        println!(
+            "cargo::warning=the BPF object is older than its source: run `cargo xtask build` to use the new one"
+        );
+    }
+    Ok(Object {
+        path,
+        sources: Some(current),
+    })
+}
+
+/// The object in a published package.
+fn packaged(package: &Path) -> Result<Object, String> {
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let objects = package.join("bpf");
+    let path = objects.join(format!("{arch}.o"));
+    if !path.is_file() {
+        return Err(format!(
+            "this package has no BPF object for {arch}: {} is missing",
+            path.display()
+        ));
+    }
+    let recorded = objects.join("sources");
+    let sources = fs::read_to_string(&recorded)
+        .map_err(|error| format!("reading {}: {error}", recorded.display()))?;
+    Ok(Object {
+        path,
+        sources: Some(sources.trim().to_owned()),
+    })
 }
 
 /// Generates the list of all sources from the public modules of `src/sources/mod.rs`. A macro could
@@ -67,19 +124,16 @@ fn registry(out: &Path) -> Result<(), String> {
 }
 
 /// Sets what `--version` says about the build.
-fn version() -> Result<(), String> {
+fn version(package: &Path, sources: Option<&str>) {
     println!("cargo::rerun-if-env-changed={COMMIT_VARIABLE}");
     let variable = |name: &str| env::var(name).unwrap_or_default();
     let commit = match variable(COMMIT_VARIABLE) {
-        none if none.is_empty() => "unknown: not built as a package".to_owned(),
+        none if none.is_empty() => published_commit(package)
+            .unwrap_or_else(|| "unknown: not built as a package".to_owned()),
         commit => commit,
     };
-    let package = directory("CARGO_MANIFEST_DIR")?.join("../profiler-ebpf");
-    let programs = match env::var_os(OBJECT_VARIABLE) {
-        Some(_) => format!("unknown: of {OBJECT_VARIABLE}"),
-        None => source_hash::source_hash(&package)
-            .map_err(|error| format!("reading {}: {error}", package.display()))?,
-    };
+    let unknown = format!("unknown: of {OBJECT_VARIABLE}");
+    let programs = sources.unwrap_or(&unknown);
     // NVML is a library that a static program cannot open.
     let features = match variable("CARGO_CFG_TARGET_ENV").as_str() {
         "gnu" => "NVML",
@@ -89,7 +143,18 @@ fn version() -> Result<(), String> {
     println!("cargo::rustc-env=PROFILER_PROGRAMS={programs}");
     println!("cargo::rustc-env=PROFILER_FEATURES={features}");
     println!("cargo::rustc-env=PROFILER_TARGET={}", variable("TARGET"));
-    Ok(())
+}
+
+/// The commit that cargo wrote into a published package.
+fn published_commit(package: &Path) -> Option<String> {
+    let written = fs::read_to_string(package.join(".cargo_vcs_info.json")).ok()?;
+    let (_, rest) = written.split_once("\"sha1\":")?;
+    let commit = rest.split('"').nth(1)?;
+    let is_dirty = written.contains("\"dirty\": true");
+    Some(format!(
+        "{commit}{}",
+        if is_dirty { " with changes" } else { "" }
+    ))
 }
 
 /// The directory that holds the profiles: cargo marks it with a cache tag.
@@ -99,23 +164,6 @@ fn target_directory(out: &Path) -> PathBuf {
         .map(Path::to_path_buf)
         .or_else(|| env::var_os("CARGO_TARGET_DIR").map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from("../target"))
-}
-
-fn warn_if_stale(object: &Path) -> Result<(), String> {
-    let package = directory("CARGO_MANIFEST_DIR")?.join("../profiler-ebpf");
-    let recorded = object.with_file_name("sources");
-    for path in [&recorded, &package.join("src"), &package.join("Cargo.toml")] {
-        println!("cargo::rerun-if-changed={}", path.display());
-    }
-    let current = source_hash::source_hash(&package)
-        .map_err(|error| format!("reading {}: {error}", package.display()))?;
-    if fs::read_to_string(&recorded).is_ok_and(|hash| hash.trim() == current) {
-        return Ok(());
-    }
-    println!(
-        "cargo::warning=the BPF object is older than its source: run `cargo xtask build` to use the new one"
-    );
-    Ok(())
 }
 
 fn directory(variable: &str) -> Result<PathBuf, String> {

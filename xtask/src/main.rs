@@ -63,10 +63,13 @@ enum Command {
     Doctor,
     /// Generate the reference pages under docs/
     Docs(docs::Args),
-    /// Make packages: Debian, RPM, an archive and Python wheels
+    /// Make packages: Debian, RPM, an archive, Python wheels, an image, crates
     Dist(dist::Args),
     /// Make the Python wheels: the package alone, and with the program
     Wheel(dist::WheelArgs),
+    /// Publish the crates on crates.io, with the BPF objects
+    #[command(disable_help_flag = true)]
+    Publish(dist::crates::Args),
     /// Measure the overhead of the profiler
     Bench(bench::Args),
     /// Write the dataset of many nodes, for measurements of queries
@@ -117,6 +120,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Docs(args) => docs::run(&workspace()?, &args)?,
         Command::Dist(args) => dist::run(&workspace()?, &args)?,
         Command::Wheel(args) => dist::run(&workspace()?, &args.into())?,
+        Command::Publish(args) => dist::crates::publish(&workspace()?, &args)?,
         Command::Bench(args) => bench::run(&workspace()?, &args)?,
         Command::Fleet(args) => fleet::run(&workspace()?, &args)?,
         Command::Perfevents(args) => perfevents::run(&args)?,

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Creates a minimal Debian as archive $1. Requires root and a mirror, and takes a minute.
+# Creates a minimal Debian of the release $1 as archive $2. Requires root and a mirror, and takes a
+# minute.
 set -e
-trap 'rm -f "$1.partial"' EXIT
+trap 'rm -f "$2.partial"' EXIT
 mmdebstrap --quiet --mode=root --variant=minbase --format=tar \
     --aptopt='APT::Install-Recommends "false"' \
-    --include=libcap2-bin \
-    bookworm "$1.partial"
-mv "$1.partial" "$1"
+    --include=libcap2-bin,python3-venv,xz-utils \
+    "$1" "$2.partial"
+mv "$2.partial" "$2"

@@ -87,7 +87,7 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
     ));
     cargo
         .args(["--locked", "--profile", PROFILE])
-        .args(["--package=profiler", "--bin=profiler"])
+        .args(["--package=node-profiler", "--bin=profiler"])
         .args(["--target", &target])
         .arg("--target-dir")
         .arg(&directory)

@@ -3,6 +3,7 @@
 //! All formats have the files of [`files`]; the same source gives the same bytes.
 
 mod binary;
+pub mod crates;
 mod debian;
 mod files;
 mod image;
@@ -83,6 +84,8 @@ pub enum Format {
     Static,
     /// Container image with the static program alone
     Image,
+    /// Crates for crates.io, that of the program with the BPF objects
+    Crate,
 }
 
 /// The source from which packages are made.
@@ -207,6 +210,7 @@ impl Dist<'_> {
             Format::Wheel => wheel::make(self),
             Format::Static => self.make_static(),
             Format::Image => image::make(self),
+            Format::Crate => crates::make(self),
         }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Source, VERSION};
 use crate::{arch::Arch, shell, workspace::Workspace};
 
-const PROGRAM: &str = "profiler";
+const PACKAGE: &str = "node-profiler";
 
 /// The document, which depends on the source and the architecture only.
 pub fn make(workspace: &Workspace, arch: &Arch, source: &Source) -> Result<Vec<u8>> {
@@ -26,7 +26,7 @@ pub fn make(workspace: &Workspace, arch: &Arch, source: &Source) -> Result<Vec<u
     let mut components = Vec::new();
     for package in packages {
         let (name, version) = (text(&package["name"]), text(&package["version"]));
-        if name != PROGRAM {
+        if name != PACKAGE {
             let mut component = json!({
                 "type": "library",
                 "bom-ref": reference(package),
@@ -60,10 +60,10 @@ pub fn make(workspace: &Workspace, arch: &Arch, source: &Source) -> Result<Vec<u
         "metadata": {
             "component": {
                 "type": "application",
-                "bom-ref": format!("pkg:cargo/{PROGRAM}@{VERSION}"),
-                "name": PROGRAM,
+                "bom-ref": format!("pkg:cargo/{PACKAGE}@{VERSION}"),
+                "name": "profiler",
                 "version": VERSION,
-                "purl": format!("pkg:cargo/{PROGRAM}@{VERSION}"),
+                "purl": format!("pkg:cargo/{PACKAGE}@{VERSION}"),
                 "properties": [{ "name": "commit", "value": source.commit }],
             },
         },
@@ -92,7 +92,7 @@ fn linked(metadata: &Value) -> Result<BTreeMap<&str, BTreeSet<&str>>> {
     };
     let root = packages
         .iter()
-        .find(|(_, package)| package["name"] == PROGRAM);
+        .find(|(_, package)| package["name"] == PACKAGE);
     let (root, _) = root.context("the workspace has the program")?;
     let mut graph = BTreeMap::new();
     let mut open = vec![*root];

@@ -69,7 +69,7 @@ pub fn generator(workspace: &Workspace) -> Result<PathBuf> {
         "build",
         "--quiet",
         "--release",
-        "--package=profiler",
+        "--package=node-profiler",
         "--example=fleet",
     ]);
     shell::run_slowly(&mut cargo, "building the generator of datasets")?;

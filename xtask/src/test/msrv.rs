@@ -24,7 +24,7 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     let mut cargo = Command::new("rustup");
     cargo
         .args(["run", &version, "cargo", "check", "--quiet", "--locked"])
-        .args(["--package=profiler", "--package=perfevents"])
+        .args(["--package=node-profiler", "--package=perfevents"])
         .arg("--target-dir")
         .arg(workspace.target.join("msrv"))
         .env("PROFILER_BPF_OBJECT", object)

@@ -1,6 +1,8 @@
 //! The tier `packages`: packages with the optimised program, checked by the tools of
 //! Debian and RPM, and installed in a fresh Debian.
 
+mod crates;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -25,6 +27,8 @@ const SCRIPTS: &str = "tests/environments/packages";
 const MODULES: &str = "environment-modules";
 /// A program of another one.
 const LMOD: &str = "/usr/share/lmod/lmod/libexec/lmod";
+/// Releases of Debian in which packages are installed.
+const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 /// A small program with a build id.
 const SMALL: &str = "/usr/bin/true";
 /// Version of the package to which the first one is upgraded.
@@ -52,7 +56,13 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     is_reproducible(workspace, &program, &directory)?;
     let out = directory.join("dist");
     let _ = fs::remove_dir_all(&out);
-    let formats = [Format::Deb, Format::Rpm, Format::Tar, Format::Wheel];
+    let formats = [
+        Format::Deb,
+        Format::Rpm,
+        Format::Tar,
+        Format::Wheel,
+        Format::Crate,
+    ];
     let packages = dist::of_program(workspace, &program, &program, &formats, &out)?;
     let find = |end: &str| {
         let found = packages.iter().find(|path| {
@@ -89,6 +99,14 @@ pub fn run(workspace: &Workspace) -> Result<String> {
         };
         shell::run_quietly(check.arg(path))?;
     }
+    let packaged_crates = packages.iter().map(PathBuf::as_path);
+    let packaged_crates: Vec<&Path> = packaged_crates
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "crate")
+        })
+        .collect();
+    crates::check(workspace, &packaged_crates, &directory.join("crates"))?;
     let unpacked = directory.join("unpacked");
     let _ = fs::remove_dir_all(&unpacked);
     shell::run_quietly(
@@ -108,33 +126,54 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     )?;
     fs::remove_dir_all(&modules)?;
 
-    let archive = directory.join("debian.tar");
-    if !archive.is_file() {
-        let mut make = privileged(Path::new("sh"));
-        make.arg(script("make.sh")).arg(&archive);
-        shell::run_slowly(&mut make, "creating a Debian (a minute)")?;
-    }
-    let root = fresh(&archive, &directory.join("root"))?;
     let newer = upgraded(deb, &directory)?;
-    let inside = root.join("packages");
-    fs::create_dir_all(&inside)?;
-    for path in [deb, &newer, &script("debian.sh")] {
-        let name = path.file_name().context("a file")?;
-        fs::copy(path, inside.join(name)).with_context(|| format!("copying {}", path.display()))?;
+    let wheel = find("_x86_64.whl").or_else(|_| find("_aarch64.whl"))?;
+    for release in RELEASES {
+        let system = directory.join(format!("{release}.tar"));
+        if !system.is_file() {
+            let mut make = privileged(Path::new("sh"));
+            make.arg(script("make.sh")).arg(release).arg(&system);
+            shell::run_slowly(&mut make, &format!("creating Debian {release} (a minute)"))?;
+        }
+        progress(&format!("Debian {release}"));
+        let root = fresh(&system, &directory.join("root"))?;
+        inside(
+            &root,
+            &script("debian.sh"),
+            &[deb, &newer],
+            &script("enter.sh"),
+        )?;
+        inside(
+            &root,
+            &script("user.sh"),
+            &[archive, wheel],
+            &script("enter.sh"),
+        )?;
+        let root = fresh(&system, &root)?;
+        shell::run(Command::new("sh").arg(script("rpm.sh")).args([&root, rpm]))?;
+        fs::remove_dir_all(&root)?;
     }
-    let named = |path: &Path| Path::new("/packages").join(path.file_name().unwrap_or_default());
-    shell::run(
-        Command::new("unshare")
-            .args(["--mount", "--net", "sh"])
-            .arg(script("enter.sh"))
-            .arg(&root)
-            .args(["sh", "/packages/debian.sh"])
-            .args([named(deb), named(&newer)]),
-    )?;
-    let root = fresh(&archive, &root)?;
-    shell::run(Command::new("sh").arg(script("rpm.sh")).args([&root, rpm]))?;
-    fs::remove_dir_all(&root)?;
     Ok(format!("{} packages", packages.len()))
+}
+
+/// Runs a script with copies of these packages in a system, without network.
+fn inside(root: &Path, script: &Path, packages: &[&Path], enter: &Path) -> Result<()> {
+    const PLACE: &str = "/packages";
+    let place = root.join(PLACE.trim_start_matches('/'));
+    let _ = fs::remove_dir_all(&place);
+    fs::create_dir_all(&place).with_context(|| format!("creating {}", place.display()))?;
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--net", "sh"])
+        .arg(enter)
+        .arg(root)
+        .arg("sh");
+    for path in [script].iter().chain(packages) {
+        let name = path.file_name().context("a file")?;
+        fs::copy(path, place.join(name)).with_context(|| format!("copying {}", path.display()))?;
+        command.arg(Path::new(PLACE).join(name));
+    }
+    shell::run(&mut command)
 }
 
 /// Makes packages of all formats twice, in different directories, and compares them. They contain a
