@@ -9,6 +9,7 @@ mod files;
 mod image;
 mod rpm;
 mod sbom;
+mod spack;
 mod tarball;
 mod wheel;
 
@@ -74,6 +75,8 @@ impl From<WheelArgs> for Args {
 pub enum Format {
     /// Archive for any directory, with a module file for Environment Modules and Lmod
     Tar,
+    /// Repository for Spack with a recipe that installs the archive
+    Spack,
     /// Debian and Ubuntu, with debug information in a package of its own; needs dpkg
     Deb,
     /// RHEL, Fedora and SLES, likewise; needs rpmbuild
@@ -140,11 +143,12 @@ struct Dist<'a> {
     scratch: PathBuf,
 }
 
-/// Programs, which are built when a format first needs them.
+/// Programs and packages, which are made when a format first needs them.
 #[derive(Default)]
 struct Built {
     programs: OnceCell<Programs>,
     static_program: OnceCell<PathBuf>,
+    archive: OnceCell<PathBuf>,
 }
 
 /// Programs that are linked dynamically.
@@ -194,6 +198,14 @@ impl Dist<'_> {
         Ok(self.built.static_program.get_or_init(|| binary.program))
     }
 
+    fn archive(&self) -> Result<&Path> {
+        if let Some(archive) = self.built.archive.get() {
+            return Ok(archive);
+        }
+        let archive = tarball::make(self)?;
+        Ok(self.built.archive.get_or_init(|| archive))
+    }
+
     fn make_static(&self) -> Result<Vec<PathBuf>> {
         let name = format!("profiler-{VERSION}-{}-static", self.arch.name);
         let path = self.out.join(name);
@@ -204,7 +216,8 @@ impl Dist<'_> {
 
     fn make(&self, format: Format) -> Result<Vec<PathBuf>> {
         match format {
-            Format::Tar => tarball::make(self),
+            Format::Tar => Ok(vec![self.archive()?.to_owned()]),
+            Format::Spack => spack::make(self),
             Format::Deb => debian::make(self),
             Format::Rpm => rpm::make(self),
             Format::Wheel => wheel::make(self),
@@ -251,6 +264,7 @@ pub fn of_program(
             binary,
             runnable: runnable.to_owned(),
         }),
+        archive: OnceCell::new(),
     };
     package(workspace, arch, built, formats, out)
 }

@@ -13,8 +13,18 @@ use crate::shell;
 
 const MODULE: &str = "xtask/dist/modulefile";
 
-pub fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
-    let name = format!("profiler-{VERSION}-{}-linux", dist.arch.name);
+/// File name of the archive for an architecture.
+pub fn name(arch: &str) -> String {
+    directory(arch) + ".tar.xz"
+}
+
+/// Name of its only directory.
+fn directory(arch: &str) -> String {
+    format!("profiler-{VERSION}-{arch}-linux")
+}
+
+pub fn make(dist: &Dist) -> Result<PathBuf> {
+    let name = directory(dist.arch.name);
     let module = dist.workspace.root.join(MODULE);
     let module = fs::read_to_string(&module).with_context(|| module.display().to_string())?;
     let module = module.replace("@VERSION@", VERSION);
@@ -37,7 +47,7 @@ pub fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
         .with(format!("/{name}/lib/debug/profiler.debug"), symbols);
     let root = dist.scratch.join("tar");
     files.write(&root, dist.source)?;
-    let archive = dist.out.join(format!("{name}.tar.xz"));
+    let archive = dist.out.join(self::name(dist.arch.name));
     pack(
         dist.source,
         &root,
@@ -45,7 +55,7 @@ pub fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
         &archive,
         Some("xz -6 -T1"),
     )?;
-    Ok(vec![archive])
+    Ok(archive)
 }
 
 /// Makes an archive of `below` in `root`: sorted, of root, with the time of the source.

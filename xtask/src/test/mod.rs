@@ -107,7 +107,7 @@ enum Tier {
     /// The Python package with PyTorch, Lightning, scikit-learn, Ray and Open MPI, in a Debian 13; requirements
     /// of `e2e`
     Frameworks,
-    /// Packages in a fresh Debian: installation, upgrade, removal; requires Debian's packages and root
+    /// Packages in fresh Debians: installation, upgrade, removal; crates; requires Debian's packages and root
     Packages,
     /// Reports and the manual in a browser; requires Debian's Chromium and Python 3.11 or later
     Browser,
