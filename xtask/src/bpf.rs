@@ -114,6 +114,9 @@ pub fn build_optimized(workspace: &Workspace) -> Result<PathBuf> {
 
 fn compile(workspace: &Workspace, toolchain: &Toolchain, paths: &Paths) -> Command {
     let mut cargo = toolchain.compiler.cargo_command();
+    // The object names the files of its lines, for the verifier's log.
+    let mut flags = workspace.remapped_paths();
+    flags.extend(self::flags(paths.arch));
     cargo
         .args([
             "build",
@@ -126,7 +129,7 @@ fn compile(workspace: &Workspace, toolchain: &Toolchain, paths: &Paths) -> Comma
         .args(["--bin", PACKAGE, "--target", TARGET, "--target-dir"])
         .arg(&paths.build)
         .current_dir(&workspace.root)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags(paths.arch).join("\x1f"))
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
         .env(
             "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER",
             &toolchain.linker.path,

@@ -94,7 +94,8 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
         .env("PATH", std::env::join_paths(paths)?)
         .env("PROFILER_COMMIT", &source.commit)
         .env("SOURCE_DATE_EPOCH", source.time.to_string());
-    flags.extend(reproducible(workspace));
+    flags.extend(workspace.remapped_paths());
+    flags.push("-Clink-arg=-Wl,--build-id=sha1".to_owned());
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     let step = format!("building the program for {triple} (minutes)");
     shell::run_slowly(cargo.arg("--quiet"), &step)?;
@@ -106,18 +107,6 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
         "the program has {size} bytes, more than {MAX_BYTES}"
     );
     Ok(binary)
-}
-
-/// Flags that leave the paths of this machine out of the program.
-fn reproducible(workspace: &Workspace) -> Vec<String> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let mut flags = vec![
-        format!("--remap-path-prefix={}=profiler", workspace.root.display()),
-        "-Clink-arg=-Wl,--build-id=sha1".to_owned(),
-    ];
-    flags.extend(home.map(|home| format!("--remap-path-prefix={}=cargo", home.display())));
-    flags
 }
 
 pub fn split(arch: &Arch, built: &Path, directory: &Path) -> Result<Binary> {
