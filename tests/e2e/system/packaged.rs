@@ -1,4 +1,4 @@
-//! The Debian package under systemd: installation, the enabled unit, removal.
+//! The Debian package under systemd: installation, the enabled unit, upgrade, removal.
 
 use std::{
     fs,
@@ -17,9 +17,11 @@ const STATE: &str = "/var/lib/profiler";
 fn runs() -> Vec<PathBuf> {
     let entries = fs::read_dir(STATE).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
-    paths
+    let mut runs: Vec<PathBuf> = paths
         .filter(|path| path.join("run.json").is_file())
-        .collect()
+        .collect();
+    runs.sort();
+    runs
 }
 
 fn property(name: &str) -> String {
@@ -56,6 +58,14 @@ fn unit_of_the_package_runs_from_enable_to_removal() {
     );
     sh("sh -c 'sleep 2.5; exit 9' || true");
 
+    // An upgrade restarts the unit: the run ends, and the next one begins.
+    sh(&format!("{apt} install --reinstall {package}"));
+    wait_until("the first files of the next run", || runs().len() == 2);
+    let ended = pid;
+    let pid = property("MainPID");
+    assert_ne!(pid, ended, "the old program still runs");
+    assert!(!Path::new(&format!("/proc/{ended}")).exists());
+
     // The removal of the package ends the run with its last sample.
     sh(&format!("{apt} remove profiler"));
     assert!(!Path::new("/usr/bin/profiler").exists());
@@ -63,8 +73,10 @@ fn unit_of_the_package_runs_from_enable_to_removal() {
     assert_eq!(property("LoadState"), "not-found");
     let links = sh("find /etc/systemd/system -name profiler.service");
     assert_eq!(links, "", "the unit is still enabled");
-    let [run] = <[PathBuf; 1]>::try_from(runs()).expect("one run");
-    let data = Dataset::new(run);
+    // Their names begin with their times.
+    let [first, second] = <[PathBuf; 2]>::try_from(runs()).expect("two runs");
+    Dataset::new(second).assert_complete();
+    let data = Dataset::new(first);
     data.assert_complete();
     let processes = data.table("process");
     let sleeps = named(&processes, "comm", "sleep");

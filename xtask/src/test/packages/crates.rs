@@ -15,9 +15,9 @@ use crate::{
 
 /// Checks packages of crates, using `directory` for builds.
 pub fn check(workspace: &Workspace, packages: &[&Path], directory: &Path) -> Result<()> {
-    let unpacked = directory.join("unpacked");
-    let _ = fs::remove_dir_all(&unpacked);
-    fs::create_dir_all(&unpacked).with_context(|| format!("creating {}", unpacked.display()))?;
+    // Not below the workspace, to which a package does not belong.
+    let unpacked = tempfile::tempdir()?;
+    let unpacked = unpacked.path();
     let mut patches = Vec::new();
     let mut program = None;
     for package in packages {
@@ -26,7 +26,7 @@ pub fn check(workspace: &Workspace, packages: &[&Path], directory: &Path) -> Res
             tar.args(["--extract", "--file"])
                 .arg(package)
                 .arg("--directory")
-                .arg(&unpacked),
+                .arg(unpacked),
         )?;
         let stem = package.file_stem().unwrap_or_default();
         let (name, _) = stem
