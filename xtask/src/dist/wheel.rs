@@ -1,6 +1,7 @@
 //! The Python package: alone for all machines, and with the program beside it for one.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -13,27 +14,35 @@ use crate::{python, shell};
 pub fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
     let python = python::DIST.obtain(dist.workspace)?;
     let program = &dist.programs()?.binary.program;
+    // hatchling prints the names of the wheels for people.
+    let built = dist.scratch.join("wheels");
+    let _ = fs::remove_dir_all(&built);
     let hatchling = || {
         let mut command = Command::new(&python);
         command
             .args(["-m", "hatchling", "build", "--target", "wheel"])
             .arg("--directory")
-            .arg(&dist.out)
+            .arg(&built)
             .current_dir(dist.workspace.root.join("python"))
             .env("SOURCE_DATE_EPOCH", dist.source.time.to_string());
         command
     };
-    let built = [
-        shell::stdout(hatchling().env_remove("PROFILER_BINARY"))?,
-        shell::stdout(
-            hatchling()
-                .env("PROFILER_BINARY", program)
-                .env("PROFILER_BINARY_PLATFORM", platform(dist, program)?)
-                .env("PROFILER_BINARY_MACHINE", dist.arch.name),
-        )?,
-    ];
-    let wheels = built.iter().flat_map(|output| output.lines());
-    Ok(wheels.map(PathBuf::from).collect())
+    shell::run_quietly(hatchling().env_remove("PROFILER_BINARY"))?;
+    shell::run_quietly(
+        hatchling()
+            .env("PROFILER_BINARY", program)
+            .env("PROFILER_BINARY_PLATFORM", platform(dist, program)?)
+            .env("PROFILER_BINARY_MACHINE", dist.arch.name),
+    )?;
+    let mut wheels = Vec::new();
+    for wheel in fs::read_dir(&built)? {
+        let wheel = wheel?;
+        let to = dist.out.join(wheel.file_name());
+        fs::copy(wheel.path(), &to).with_context(|| format!("writing {}", to.display()))?;
+        wheels.push(to);
+    }
+    wheels.sort();
+    Ok(wheels)
 }
 
 /// The oldest C library on which a program runs, as PEP 600 names it: `manylinux_2_28`.
