@@ -37,5 +37,5 @@ environment/bin/pip install --quiet --no-index "$wheel"
 profiles environment/bin/profiler
 environment/bin/python -c 'import profiler; profiler.region'
 END
-runuser --login member -- sh /tmp/as-member "$archive" "$wheel"
+runuser --user member -- env HOME=/home/member sh /tmp/as-member "$archive" "$wheel"
 userdel --remove member
