@@ -117,7 +117,7 @@ fn sample(ctx: *mut c_void) -> i32 {
     thread.tid = task.visible_tid();
     thread.accumulated = u32::from(accumulated);
     thread.cpu = if offset!(task_cpu) == MISSING {
-        task.0.get_or_zero(offset!(task_cpu_old)) as u32
+        task.0.get_or_zero(offset!(task_cpu_old))
     } else {
         task.0.get(offset!(task_cpu))
     };

@@ -72,9 +72,9 @@ impl Object {
 
     /// A scalar member; 0 if this kernel does not have it.
     #[inline(always)]
-    pub fn get_or_zero(self, offset: u32) -> u64 {
+    pub fn get_or_zero<T: Copy + Default>(self, offset: u32) -> T {
         if offset == MISSING {
-            0
+            T::default()
         } else {
             self.get(offset)
         }
