@@ -4,6 +4,7 @@
 mod crates;
 
 use std::{
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -75,38 +76,13 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     let archive = find(".tar.xz")?;
 
     let script = |name: &str| workspace.root.join(SCRIPTS).join(name);
-    progress("checking the packages");
-    for path in &packages {
-        let mut check = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("deb") => {
-                let mut lintian = Command::new("lintian");
-                lintian.args([
-                    "--fail-on",
-                    "error",
-                    "--allow-root",
-                    "--no-tag-display-limit",
-                ]);
-                lintian
-            }
-            Some("rpm") => {
-                let mut rpmlint = Command::new("rpmlint");
-                rpmlint
-                    .args(["--ignore-unused-rpmlintrc", "--rpmlintrc"])
-                    .arg(script("rpmlintrc"));
-                rpmlint
-            }
-            _ => continue,
-        };
-        shell::run_quietly(check.arg(path))?;
-    }
-    let packaged_crates = packages.iter().map(PathBuf::as_path);
-    let packaged_crates: Vec<&Path> = packaged_crates
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "crate")
-        })
+    check(&packages, &script("rpmlintrc"))?;
+    let all_crates: Vec<&Path> = packages
+        .iter()
+        .map(PathBuf::as_path)
+        .filter(|path| path.extension() == Some(OsStr::new("crate")))
         .collect();
-    crates::check(workspace, &packaged_crates, &directory.join("crates"))?;
+    crates::check(workspace, &all_crates, &directory.join("crates"))?;
     let unpacked = directory.join("unpacked");
     let _ = fs::remove_dir_all(&unpacked);
     shell::run_quietly(
@@ -127,7 +103,7 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     fs::remove_dir_all(&modules)?;
 
     let newer = upgraded(deb, &directory)?;
-    let wheel = find("_x86_64.whl").or_else(|_| find("_aarch64.whl"))?;
+    let wheel = find(&format!("_{}.whl", Arch::host()?.name))?;
     for release in RELEASES {
         let system = directory.join(format!("{release}.tar"));
         if !system.is_file() {
@@ -136,24 +112,44 @@ pub fn run(workspace: &Workspace) -> Result<String> {
             shell::run_slowly(&mut make, &format!("creating Debian {release} (a minute)"))?;
         }
         progress(&format!("Debian {release}"));
+        let enter = script("enter.sh");
         let root = fresh(&system, &directory.join("root"))?;
-        inside(
-            &root,
-            &script("debian.sh"),
-            &[deb, &newer],
-            &script("enter.sh"),
-        )?;
-        inside(
-            &root,
-            &script("user.sh"),
-            &[archive, wheel],
-            &script("enter.sh"),
-        )?;
+        inside(&root, &script("debian.sh"), &[deb, &newer], &enter)?;
+        inside(&root, &script("user.sh"), &[archive, wheel], &enter)?;
         let root = fresh(&system, &root)?;
         shell::run(Command::new("sh").arg(script("rpm.sh")).args([&root, rpm]))?;
         fs::remove_dir_all(&root)?;
     }
     Ok(format!("{} packages", packages.len()))
+}
+
+/// Checks packages with the tools of their systems.
+fn check(packages: &[PathBuf], rpmlintrc: &Path) -> Result<()> {
+    progress("checking the packages");
+    for path in packages {
+        let mut check = match path.extension().and_then(OsStr::to_str) {
+            Some("deb") => {
+                let mut lintian = Command::new("lintian");
+                lintian.args([
+                    "--fail-on",
+                    "error",
+                    "--allow-root",
+                    "--no-tag-display-limit",
+                ]);
+                lintian
+            }
+            Some("rpm") => {
+                let mut rpmlint = Command::new("rpmlint");
+                rpmlint
+                    .args(["--ignore-unused-rpmlintrc", "--rpmlintrc"])
+                    .arg(rpmlintrc);
+                rpmlint
+            }
+            _ => continue,
+        };
+        shell::run_quietly(check.arg(path))?;
+    }
+    Ok(())
 }
 
 /// Runs a script with copies of these packages in a system, without network.
