@@ -46,7 +46,7 @@ Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege,
 /// The profiler follows processes in the kernel with eBPF and writes Parquet files, which DuckDB
 /// and pandas open directly.
 #[derive(Debug, Parser)]
-#[command(version, long_version = LONG_VERSION, max_term_width = 100, after_help = AFTER_HELP)]
+#[command(name = "profiler", version, long_version = LONG_VERSION, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
