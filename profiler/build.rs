@@ -31,6 +31,8 @@ struct Object {
     path: PathBuf,
     /// Hash of its sources; none for an object of unknown origin.
     sources: Option<String>,
+    /// Commit of the package that contains it.
+    commit: Option<String>,
 }
 
 fn run() -> Result<(), String> {
@@ -43,6 +45,7 @@ fn run() -> Result<(), String> {
         Object {
             path: path.into(),
             sources: None,
+            commit: None,
         }
     } else if is_checkout {
         built(&package, &out)?
@@ -52,7 +55,7 @@ fn run() -> Result<(), String> {
     println!("cargo::rerun-if-changed={}", object.path.display());
     fs::copy(&object.path, out.join("profiler.bpf.o"))
         .map_err(|error| format!("copying {}: {error}", object.path.display()))?;
-    version(&package, object.sources.as_deref());
+    version(object);
     Ok(())
 }
 
@@ -84,6 +87,7 @@ fn built(package: &Path, out: &Path) -> Result<Object, String> {
     Ok(Object {
         path,
         sources: Some(current),
+        commit: None,
     })
 }
 
@@ -98,12 +102,15 @@ fn packaged(package: &Path) -> Result<Object, String> {
             path.display()
         ));
     }
-    let recorded = objects.join("sources");
-    let sources = fs::read_to_string(&recorded)
-        .map_err(|error| format!("reading {}: {error}", recorded.display()))?;
+    let recorded = |name| {
+        let path = objects.join(name);
+        let text = fs::read_to_string(&path);
+        text.map_err(|error| format!("reading {}: {error}", path.display()))
+    };
     Ok(Object {
         path,
-        sources: Some(sources.trim().to_owned()),
+        sources: Some(recorded("sources")?.trim().to_owned()),
+        commit: Some(recorded("commit")?),
     })
 }
 
@@ -124,16 +131,18 @@ fn registry(out: &Path) -> Result<(), String> {
 }
 
 /// Sets what `--version` says about the build.
-fn version(package: &Path, sources: Option<&str>) {
+fn version(object: Object) {
     println!("cargo::rerun-if-env-changed={COMMIT_VARIABLE}");
     let variable = |name: &str| env::var(name).unwrap_or_default();
     let commit = match variable(COMMIT_VARIABLE) {
-        none if none.is_empty() => published_commit(package)
+        none if none.is_empty() => object
+            .commit
             .unwrap_or_else(|| "unknown: not built as a package".to_owned()),
         commit => commit,
     };
-    let unknown = format!("unknown: of {OBJECT_VARIABLE}");
-    let programs = sources.unwrap_or(&unknown);
+    let programs = object
+        .sources
+        .unwrap_or_else(|| format!("unknown: of {OBJECT_VARIABLE}"));
     // NVML is a library that a static program cannot open.
     let features = match variable("CARGO_CFG_TARGET_ENV").as_str() {
         "gnu" => "NVML",
@@ -143,18 +152,6 @@ fn version(package: &Path, sources: Option<&str>) {
     println!("cargo::rustc-env=PROFILER_PROGRAMS={programs}");
     println!("cargo::rustc-env=PROFILER_FEATURES={features}");
     println!("cargo::rustc-env=PROFILER_TARGET={}", variable("TARGET"));
-}
-
-/// The commit that cargo wrote into a published package.
-fn published_commit(package: &Path) -> Option<String> {
-    let written = fs::read_to_string(package.join(".cargo_vcs_info.json")).ok()?;
-    let (_, rest) = written.split_once("\"sha1\":")?;
-    let commit = rest.split('"').nth(1)?;
-    let is_dirty = written.contains("\"dirty\": true");
-    Some(format!(
-        "{commit}{}",
-        if is_dirty { " with changes" } else { "" }
-    ))
 }
 
 /// The directory that holds the profiles: cargo marks it with a cache tag.

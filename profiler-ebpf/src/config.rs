@@ -25,6 +25,14 @@ shared! {
         pub upid_size: u32,
         /// Bits of [`syscalls`].
         pub syscalls: u32,
+        /// Whether `recvmsg` of protocols has the argument `noblock` before its flags (before Linux 5.19).
+        pub recvmsg_has_noblock: u32,
+        /// Whether `__skb_recv_udp` has it after its flags (before Linux 5.19).
+        pub recv_udp_has_noblock: u32,
+        /// Whether `io_uring_submit_sqe` passes the ring before the request (before Linux 6.0).
+        pub uring_submit_passes_ring: u32,
+        /// Whether `io_uring_complete` passes `user_data` instead of the request (before Linux 5.18).
+        pub uring_complete_passes_data: u32,
         /// `I_DIRTY_PAGES`, a bit of `inode.i_state`.
         pub dirty_pages: u32,
         /// `PG_writeback`, a bit number of `page.flags`; 64 if unknown.
@@ -63,6 +71,10 @@ impl Config {
         percpu_counter_size: 0,
         upid_size: 0,
         syscalls: 0,
+        recvmsg_has_noblock: 0,
+        recv_udp_has_noblock: 0,
+        uring_submit_passes_ring: 0,
+        uring_complete_passes_data: 0,
         dirty_pages: 0,
         writeback_bit: 64,
         in_pid_namespace: 0,

@@ -101,7 +101,8 @@ bounded_maps! {
         /// profiler.
         Requests: REQUESTS = HashMap<u64, Request, 1>;
 
-        /// Asynchronous file I/O in flight, by the address of the request. Sized by the profiler.
+        /// Asynchronous file I/O in flight, by the address of the request, or for io_uring before Linux
+        /// 5.18 by ring and `user_data`. Sized by the profiler.
         FileAsync: FILE_ASYNC = HashMap<u64, AsyncOperation, 1, NO_PREALLOC>;
     }
 }

@@ -201,6 +201,9 @@ offsets! {
         req_opcode = "io_kiocb"."opcode";
         req_res = "io_kiocb"."cqe.res";
     }
+    optional "Linux before 5.18" {
+        req_user_data = "io_kiocb"."user_data";
+    }
     optional "CONFIG_NET" {
         sock_family = "sock"."__sk_common.skc_family";
         sock_protocol = "sock"."sk_protocol";

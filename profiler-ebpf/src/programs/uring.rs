@@ -23,6 +23,8 @@ pub struct AsyncOperation {
     pub owner: Owner,
     /// Time of the submission.
     pub since: u64,
+    /// Address of the request.
+    pub request: u64,
     /// Opcode of io_uring.
     pub opcode: u32,
     /// The [`Operation`].
@@ -54,14 +56,20 @@ mod op {
     pub const WRITEV_FIXED: u8 = 61;
 }
 
-/// A request is submitted to io_uring. Argument: the request.
+/// A request is submitted to io_uring. Argument: the request; before Linux 6.0 (`io_uring_submit_sqe`),
+/// ring, request and others.
 #[btf_tracepoint(function = "io_uring_submit_req")]
 pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
     let Some(owner) = current_owner() else {
         return 0;
     };
-    let request = Object(ctx.arg(0));
-    let opcode: u8 = request.get(offset!(req_opcode));
+    let (request, opcode): (_, u8) = if config!(uring_submit_passes_ring) != 0 {
+        let request = Object(ctx.arg(1));
+        (request, Untyped::load(request, offset!(req_opcode)))
+    } else {
+        let request = Object(ctx.arg(0));
+        (request, request.get(offset!(req_opcode)))
+    };
     let operation = match opcode {
         op::READ | op::READV | op::READ_FIXED | op::READV_FIXED => Operation::Read,
         op::WRITE | op::WRITEV | op::WRITE_FIXED | op::WRITEV_FIXED => Operation::Write,
@@ -69,48 +77,78 @@ pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
         op::FSYNC if config!(syscalls) & syscalls::FILES != 0 => Operation::Sync,
         _ => return 0,
     };
-    start(request.address(), owner, opcode, operation);
+    let key = if config!(uring_complete_passes_data) != 0 {
+        let key = data_key(ctx.arg(0), Untyped::load(request, offset!(req_user_data)));
+        // Two operations with the same `user_data`: one of them will not be found.
+        if in_flight(key) {
+            count_drop::<FileAsync>();
+        }
+        key
+    } else {
+        request.address()
+    };
+    start(key, request, owner, opcode, operation);
     0
 }
 
-/// A request is completed. Arguments: ring, request; the others differ between kernels.
+/// A request is completed. Arguments: ring, request, and others; before Linux 5.18, ring, `user_data` of
+/// the request, and its result.
 #[btf_tracepoint(function = "io_uring_complete")]
 pub fn uring_complete(ctx: BtfTracePointContext) -> i32 {
-    let request: u64 = ctx.arg(1);
-    let Some(operation) = take(request) else {
+    let mut key: u64 = ctx.arg(1);
+    if config!(uring_complete_passes_data) != 0 {
+        key = data_key(ctx.arg(0), key);
+    }
+    let Some(operation) = take(key) else {
         return 0;
     };
-    let request = Object(request as *const u8);
+    let request = Object(operation.request as *const u8);
     // The memory of the request can have been reused.
     if Untyped::load::<u8>(request, offset!(req_opcode)) != operation.opcode as u8 {
         return 0;
     }
-    let result: i32 = Untyped::load(request, offset!(req_res));
+    let result: i32 = if config!(uring_complete_passes_data) != 0 {
+        ctx.arg(2)
+    } else {
+        Untyped::load(request, offset!(req_res))
+    };
     let file = Untyped::pointer(request, offset!(req_file));
     complete::<Untyped>(&operation, file, result.into());
     0
 }
 
+/// Key of an operation of which only the ring and `user_data` are passed at its end.
+#[inline(always)]
+fn data_key(ring: u64, user_data: u64) -> u64 {
+    ring ^ user_data
+}
+
+#[inline(always)]
+fn in_flight(key: u64) -> bool {
+    FILE_ASYNC.get_ptr(key).is_some()
+}
+
 /// Stores an operation that is submitted.
 #[inline(always)]
-pub fn start(request: u64, owner: Owner, opcode: u8, operation: Operation) {
+pub fn start(key: u64, request: Object, owner: Owner, opcode: u8, operation: Operation) {
     let operation = AsyncOperation {
         owner,
         since: ktime(),
+        request: request.address(),
         opcode: opcode.into(),
         operation: operation as u32,
     };
-    if FILE_ASYNC.insert(&request, &operation, 0).is_err() {
+    if FILE_ASYNC.insert(&key, &operation, 0).is_err() {
         count_drop::<FileAsync>();
     }
 }
 
 /// Removes an operation that has ended.
 #[inline(always)]
-pub fn take(request: u64) -> Option<AsyncOperation> {
+pub fn take(key: u64) -> Option<AsyncOperation> {
     // SAFETY: copied at once. One CPU at a time works on a request.
-    let operation = unsafe { FILE_ASYNC.get(&request) }.copied()?;
-    let _ = FILE_ASYNC.remove(&request);
+    let operation = unsafe { FILE_ASYNC.get(&key) }.copied()?;
+    let _ = FILE_ASYNC.remove(&key);
     Some(operation)
 }
 

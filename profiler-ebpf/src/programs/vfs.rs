@@ -292,7 +292,7 @@ fn start_aio(ctx: &FEntryContext, operation: Operation) -> i32 {
         if operation == Operation::Write {
             entry.in_flight.rw_since = ktime();
         }
-        start(request.address(), entry.owner, AIO, operation);
+        start(request.address(), request, entry.owner, AIO, operation);
     }
     0
 }

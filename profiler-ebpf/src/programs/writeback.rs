@@ -54,7 +54,8 @@ const BIOS_UNROLLED: u32 = 64;
 /// (include/linux/page-flags.h).
 const NO_FILE: u64 = 3;
 
-/// A page becomes dirty, while its mapping is locked. Arguments: folio, mapping.
+/// A page becomes dirty, while its mapping is locked. Arguments: folio (before Linux 5.16, the page),
+/// mapping.
 #[btf_tracepoint(function = "writeback_dirty_folio")]
 pub fn writeback_dirty_folio(ctx: BtfTracePointContext) -> i32 {
     let mapping = Object(ctx.arg(1));

@@ -38,6 +38,7 @@ const KIND_TYPEDEF: u32 = 8;
 const KIND_VOLATILE: u32 = 9;
 const KIND_CONST: u32 = 10;
 const KIND_RESTRICT: u32 = 11;
+const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
 const KIND_TYPE_TAG: u32 = 18;
 
@@ -235,10 +236,25 @@ impl Btf {
     pub fn tracepoint_arguments(&self, tracepoint: &str) -> Option<usize> {
         let id = self.named(KIND_TYPEDEF, &format!("btf_trace_{tracepoint}"))?;
         let pointer = self.resolve(id)?;
-        let proto = self.resolve(self.word(pointer + 8)?)?;
-        let (kind, count) = self.info(proto)?;
         // The first parameter is the private data of the tracepoint.
-        (kind == KIND_FUNC_PROTO).then(|| count.saturating_sub(1))
+        self.parameters(self.word(pointer + 8)?)?.checked_sub(1)
+    }
+
+    /// Number of arguments of a function; `None` if it does not exist. All types are searched.
+    pub fn function_arguments(&self, function: &str) -> Option<usize> {
+        let types = self.types.iter().skip(1);
+        let at = types.map(|at| *at as usize).find(|at| {
+            let name = || self.word(*at).and_then(|offset| self.string(offset));
+            self.info(*at).is_some_and(|(kind, _)| kind == KIND_FUNC)
+                && name() == Some(function.as_bytes())
+        })?;
+        self.parameters(self.word(at + 8)?)
+    }
+
+    /// Number of parameters of a function's type.
+    fn parameters(&self, id: u32) -> Option<usize> {
+        let (kind, count) = self.info(self.resolve(id)?)?;
+        (kind == KIND_FUNC_PROTO).then_some(count)
     }
 }
 
@@ -273,6 +289,8 @@ mod tests {
         assert_eq!(btf.offset_of("no_such_struct", "pid"), None);
         assert_eq!(btf.tracepoint_arguments("sched_process_fork"), Some(2));
         assert_eq!(btf.tracepoint_arguments("no_such_tracepoint"), None);
+        assert_eq!(btf.function_arguments("vfs_read"), Some(4));
+        assert_eq!(btf.function_arguments("no_such_function"), None);
         assert_eq!(btf.enumerator("BPF_MAP_TYPE_HASH"), Some(1));
         assert_eq!(btf.enumerator("NO_SUCH_CONSTANT"), None);
     }

@@ -178,8 +178,8 @@ impl From<&BpfError> for HookError {
         };
         match (source, denied(error)) {
             (ProgramError::Btf(aya::BtfError::UnknownBtfTypeName { .. }), _) => Self::Absent,
-            (source, Some(errno)) if verifier_log(source).is_empty() => Self::NotPermitted(errno),
-            (source, _) => Self::Failed(chain(source)),
+            (_, Some(errno)) => Self::NotPermitted(errno),
+            (source, None) => Self::Failed(chain(source)),
         }
     }
 }
@@ -188,8 +188,13 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     iter::successors(Some(error), |error| (*error).source())
 }
 
-/// The name of the error number with which the kernel denied the operation.
+/// The name of the error number with which the kernel denied the operation. The verifier uses EACCES for
+/// programs that it rejects.
 fn denied(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut loads = causes(error).filter_map(|error| error.downcast_ref::<ProgramError>());
+    if loads.any(|error| !verifier_log(error).is_empty()) {
+        return None;
+    }
     let denial = causes(error).find_map(|error| {
         let error = error.downcast_ref::<io::Error>()?;
         (error.kind() == ErrorKind::PermissionDenied).then_some(error)
@@ -201,12 +206,24 @@ fn denied(error: &(dyn Error + 'static)) -> Option<&'static str> {
     })
 }
 
-/// The verifier's log of a rejected program; empty unless [`VERIFIER_LOG`] is set.
+/// The verifier's log of a rejected program; empty if it was not verified.
 fn verifier_log(error: &ProgramError) -> String {
     match error {
         ProgramError::LoadError { verifier_log, .. } => verifier_log.to_string(),
         _ => String::new(),
     }
+}
+
+/// Why the verifier rejected a program: one line, or the complete log if [`VERIFIER_LOG`] is set.
+fn reason(log: &str) -> String {
+    const STATISTICS: [&str; 3] = ["processed ", "verification time ", "stack depth "];
+    if std::env::var_os(VERIFIER_LOG).is_some() {
+        return log.to_owned();
+    }
+    let is_reason =
+        |line: &&str| !line.is_empty() && !STATISTICS.iter().any(|start| line.starts_with(start));
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(is_reason).collect();
+    lines.join("; ")
 }
 
 /// The messages of an error and its causes. aya repeats some causes in the message.
@@ -216,7 +233,7 @@ fn chain(error: &(dyn Error + 'static)) -> String {
         let text = match error.downcast_ref::<ProgramError>() {
             Some(error @ ProgramError::LoadError { .. }) => match &*verifier_log(error) {
                 "" => "rejected by the kernel".to_owned(),
-                log => format!("rejected by the verifier: {log}"),
+                log => format!("rejected by the verifier: {}", reason(log)),
             },
             _ => without_code(&error.to_string()).into_owned(),
         };
@@ -263,6 +280,18 @@ mod tests {
         assert_eq!(
             read.describe(),
             "reading all entries of BPF map NET_IO: Invalid argument"
+        );
+    }
+
+    #[test]
+    fn reasons_of_the_verifier_are_one_line() {
+        let log = "func 'tcp_recvmsg' doesn't have 7-th argument\n\
+                   invalid bpf_context access off=48 size=8\n\
+                   processed 8 insns (limit 1000000) max_states_per_insn 0\n\
+                   verification time 93 usec\nstack depth 0\n";
+        assert_eq!(
+            super::reason(log),
+            "func 'tcp_recvmsg' doesn't have 7-th argument; invalid bpf_context access off=48 size=8"
         );
     }
 

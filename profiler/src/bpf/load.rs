@@ -144,6 +144,12 @@ pub fn config(host: &Host, settings: &Settings, kernel: &Btf, wakeups: bool) -> 
         percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
         upid_size: kernel.size_of("upid").unwrap_or(0),
         syscalls: methods.fold(0, |bits, method| bits | method.syscalls),
+        recvmsg_has_noblock: (kernel.function_arguments("tcp_recvmsg") == Some(6)).into(),
+        recv_udp_has_noblock: (kernel.function_arguments("__skb_recv_udp") == Some(5)).into(),
+        uring_submit_passes_ring: (kernel.tracepoint_arguments("io_uring_submit_sqe") == Some(7))
+            .into(),
+        uring_complete_passes_data: (kernel.tracepoint_arguments("io_uring_complete") == Some(4))
+            .into(),
         dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
         writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
         in_pid_namespace: in_pid_namespace().into(),
@@ -203,10 +209,12 @@ fn counters_max(host: &Host, settings: &Settings) -> u32 {
         .unwrap_or_else(|| (2 * processes_max(host)).clamp(1 << 15, 1 << 18))
 }
 
+/// aya loads a rejected program again, with a log. Without a level, the kernel refuses that for another
+/// reason than the first time. The lowest one has the reason and not the path to it.
 fn verifier_log_level() -> VerifierLogLevel {
     if std::env::var_os(VERIFIER_LOG).is_some() {
         VerifierLogLevel::VERBOSE
     } else {
-        VerifierLogLevel::DISABLE
+        VerifierLogLevel::STATS
     }
 }

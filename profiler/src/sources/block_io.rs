@@ -79,7 +79,8 @@ static INSTRUMENTATION: Instrumentation = Instrumentation {
             "writeback_single_inode_start",
             "writeback_single_inode_start",
         ),
-        Hook::tracepoint("writeback_dirty_folio", "writeback_dirty_folio"),
+        Hook::tracepoint("writeback_dirty_folio", "writeback_dirty_folio")
+            .formerly("writeback_dirty_page"),
     ])],
     optional: &[],
 };

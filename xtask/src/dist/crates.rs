@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use super::{Dist, VERSION};
+use super::{Dist, Source, VERSION};
 use crate::{arch::Arch, bpf, shell, workspace::Workspace};
 
 /// The program.
@@ -19,8 +19,9 @@ const CRATES: [&str; 3] = ["perfevents", "profiler-ebpf", PROGRAM];
 /// Marks for programs of users, in a workspace of its own.
 const MARKS: [&str; 1] = ["profiler-mark"];
 const MARKS_WORKSPACE: &str = "clients/rust/profiler-mark";
-/// Where the build script of the program looks for the objects.
-const OBJECTS: &str = "profiler/bpf";
+/// What the package of the program has beside its sources. Cargo takes it for changes of the commit, so
+/// that it refuses to package without `--allow-dirty`.
+const BUILT: &str = "profiler/bpf";
 
 /// `cargo xtask publish`
 #[derive(clap::Args)]
@@ -32,7 +33,7 @@ pub struct Args {
 
 pub(super) fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
     let workspace = dist.workspace;
-    let _objects = Objects::place(workspace)?;
+    let _built = Built::place(workspace, dist.source)?;
     let target = dist.scratch.join("crates");
     let mut packages = Vec::new();
     for (directory, crates) in workspaces(workspace) {
@@ -63,12 +64,17 @@ pub(super) fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
 
 /// Uploads all crates: `cargo publish` alone would leave out the BPF objects.
 pub fn publish(workspace: &Workspace, Args { args }: &Args) -> Result<()> {
-    let _objects = Objects::place(workspace)?;
+    let source = Source::of(workspace)?;
+    ensure!(
+        source.is_clean,
+        "the checkout has changes or new files: commit or remove them first (`git status` lists them)"
+    );
+    let _built = Built::place(workspace, &source)?;
     for (directory, crates) in workspaces(workspace) {
         let mut cargo = workspace.cargo();
         cargo
             .current_dir(directory)
-            .args(["publish", "--locked"])
+            .args(["publish", "--locked", "--allow-dirty"])
             .args(crates.iter().flat_map(|name| ["--package", name]))
             .args(args);
         shell::run(&mut cargo)?;
@@ -84,32 +90,35 @@ fn workspaces(workspace: &Workspace) -> [(PathBuf, &'static [&'static str]); 2] 
     ]
 }
 
-/// The BPF objects in the package of the program, which are removed afterwards: they belong to one
-/// state of the sources.
-struct Objects(PathBuf);
+/// The BPF objects, the hash of their sources and the commit, where the build script of the program
+/// reads them. They are removed afterwards: they belong to one state of the sources.
+struct Built(PathBuf);
 
-impl Objects {
-    fn place(workspace: &Workspace) -> Result<Self> {
-        let objects = Self(workspace.root.join(OBJECTS));
-        fs::create_dir_all(&objects.0)
-            .with_context(|| format!("creating {}", objects.0.display()))?;
+impl Built {
+    fn place(workspace: &Workspace, source: &Source) -> Result<Self> {
+        let built = Self(workspace.root.join(BUILT));
+        fs::create_dir_all(&built.0).with_context(|| format!("creating {}", built.0.display()))?;
         for arch in Arch::names() {
-            let built = bpf::build_for(workspace, arch)?;
-            objects.copy(&built, &format!("{arch}.o"))?;
-            objects.copy(&built.with_file_name("sources"), "sources")?;
+            let object = bpf::build_for(workspace, arch)?;
+            built.write(&format!("{arch}.o"), &read(&object)?)?;
+            built.write("sources", &read(&object.with_file_name("sources"))?)?;
         }
-        Ok(objects)
+        built.write("commit", source.commit.as_bytes())?;
+        Ok(built)
     }
 
-    fn copy(&self, from: &Path, name: &str) -> Result<()> {
-        let to = self.0.join(name);
-        fs::copy(from, &to).with_context(|| format!("writing {}", to.display()))?;
-        Ok(())
+    fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
     }
 }
 
-impl Drop for Objects {
+impl Drop for Built {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
 }

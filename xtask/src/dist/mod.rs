@@ -93,7 +93,10 @@ pub enum Format {
 
 /// The source from which packages are made.
 pub struct Source {
+    /// With "with changes" if its files are not as they were committed.
     commit: String,
+    /// Whether there are neither changes nor new files.
+    is_clean: bool,
     /// Time of the commit, s since 1970; the time of every file in the packages.
     time: u64,
     /// Who answers for the packages, as `NAME <ADDRESS>`.
@@ -101,8 +104,13 @@ pub struct Source {
 }
 
 impl Source {
+    /// What `--version` must say of a program that is built from it.
+    pub fn commit(&self) -> &str {
+        &self.commit
+    }
+
     /// `DEBFULLNAME` and `DEBEMAIL` name the maintainer, as for Debian's own tools.
-    fn of(workspace: &Workspace) -> Result<Self> {
+    pub fn of(workspace: &Workspace) -> Result<Self> {
         let git = |args: &[&str]| {
             let text = shell::stdout(
                 Command::new("git")
@@ -112,15 +120,16 @@ impl Source {
             )?;
             anyhow::Ok(text.trim().to_owned())
         };
-        let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
+        let status = git(&["status", "--porcelain"])?;
         let mut commit = git(&["rev-parse", "HEAD"])?;
-        if !changes.is_empty() {
+        if status.lines().any(|line| !line.starts_with("??")) {
             commit.push_str(" with changes");
         }
         let time = git(&["log", "-1", "--format=%ct"])?;
         let variable = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.into());
         Ok(Self {
             commit,
+            is_clean: status.is_empty(),
             time: time.parse().context("the time of the commit")?,
             maintainer: format!(
                 "{} <{}>",

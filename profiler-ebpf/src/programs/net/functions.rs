@@ -7,7 +7,7 @@
 use aya_ebpf::{macros::fexit, programs::FExitContext};
 
 use super::{AF_INET6, count_receive, count_send};
-use crate::programs::kernel::{Object, offset};
+use crate::programs::kernel::{Object, config, offset};
 
 /// The `struct sock` of the first argument, a `struct socket`.
 #[inline(always)]
@@ -29,17 +29,13 @@ macro_rules! functions {
 functions! {
     tcp_send("tcp_sendmsg"): |ctx| count_send(Object(ctx.arg(0)), result(&ctx, 3));
     tcp_send_page("tcp_sendpage"): |ctx| count_send(Object(ctx.arg(0)), result(&ctx, 5));
-    tcp_receive("tcp_recvmsg"):
-        |ctx| count_receive(Object(ctx.arg(0)), result(&ctx, 5), ctx.arg(3));
+    tcp_receive("tcp_recvmsg"): |ctx| count_protocol_receive(&ctx);
     udp_send("udp_sendmsg"): |ctx| count_udp_send(&ctx);
-    udp_receive("udp_recvmsg"):
-        |ctx| count_receive(Object(ctx.arg(0)), result(&ctx, 5), ctx.arg(3));
+    udp_receive("udp_recvmsg"): |ctx| count_protocol_receive(&ctx);
     udp6_send("udpv6_sendmsg"): |ctx| count_send(Object(ctx.arg(0)), result(&ctx, 3));
-    udp6_receive("udpv6_recvmsg"):
-        |ctx| count_receive(Object(ctx.arg(0)), result(&ctx, 5), ctx.arg(3));
+    udp6_receive("udpv6_recvmsg"): |ctx| count_protocol_receive(&ctx);
     mptcp_send("mptcp_sendmsg"): |ctx| count_send(Object(ctx.arg(0)), result(&ctx, 3));
-    mptcp_receive("mptcp_recvmsg"):
-        |ctx| count_receive(Object(ctx.arg(0)), result(&ctx, 5), ctx.arg(3));
+    mptcp_receive("mptcp_recvmsg"): |ctx| count_protocol_receive(&ctx);
     unix_stream_send("unix_stream_sendmsg"): |ctx| count_send(sock_of(&ctx), result(&ctx, 3));
     unix_stream_send_page("unix_stream_sendpage"):
         |ctx| count_send(sock_of(&ctx), result(&ctx, 5));
@@ -56,6 +52,17 @@ functions! {
 #[inline(always)]
 fn result(ctx: &FExitContext, position: usize) -> i64 {
     i64::from(ctx.arg::<i32>(position))
+}
+
+/// Arguments: socket, message, size, before Linux 5.19 `noblock`, flags, size of the address.
+#[inline(always)]
+fn count_protocol_receive(ctx: &FExitContext) {
+    let sock = Object(ctx.arg(0));
+    if config!(recvmsg_has_noblock) != 0 {
+        count_receive(sock, result(ctx, 6), ctx.arg(4));
+    } else {
+        count_receive(sock, result(ctx, 5), ctx.arg(3));
+    }
 }
 
 /// Excludes the calls by `udpv6_sendmsg` for IPv4 addresses, which is counted itself.

@@ -15,7 +15,7 @@ use crate::{
     maps::TASKS,
     per_key::net::{class as pack, family, protocol, scope},
     programs::{
-        kernel::{Object, offset},
+        kernel::{Object, config, offset},
         maps::current,
     },
 };
@@ -101,11 +101,15 @@ pub fn udp_route6(ctx: BtfTracePointContext) -> i32 {
 }
 
 /// A datagram is taken from the queue. Optional: without it, the class of received datagrams is
-/// known only if the socket is connected or bound to an address. Arguments: socket, flags, offset,
-/// error; result: the packet.
+/// known only if the socket is connected or bound to an address. Arguments: socket, flags, before
+/// Linux 5.19 `noblock`, offset, error; result: the packet.
 #[fexit(function = "__skb_recv_udp")]
 pub fn udp_arrival(ctx: FExitContext) -> i32 {
-    let packet = Object(ctx.arg(4));
+    let packet = if config!(recv_udp_has_noblock) != 0 {
+        Object(ctx.arg(5))
+    } else {
+        Object(ctx.arg(4))
+    };
     if packet.is_null() {
         return 0;
     }

@@ -2,12 +2,12 @@
 
 use std::{fs, path::Path, process::Command};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     arch::Arch,
     bpf,
-    dist::crates::PROGRAM,
+    dist::{Source, crates::PROGRAM},
     run::privileged,
     shell::{self, progress},
     workspace::Workspace,
@@ -103,18 +103,15 @@ fn installs(
 
     let installed = root.join("bin/profiler");
     let version = shell::stdout(Command::new(&installed).arg("--version"))?;
-    let git = [
-        "-C",
-        &workspace.root.display().to_string(),
-        "rev-parse",
-        "HEAD",
-    ]
-    .map(str::to_owned);
-    let commit = shell::stdout(Command::new("git").args(git))?;
-    for wanted in [commit.trim(), &bpf::source_hash(workspace)?] {
-        if !version.contains(wanted) {
-            bail!("`profiler --version` of the crate does not name {wanted}:\n{version}");
-        }
+    let source = Source::of(workspace)?;
+    for line in [
+        format!("commit    {}", source.commit()),
+        format!("programs  {}", bpf::source_hash(workspace)?),
+    ] {
+        ensure!(
+            version.lines().any(|written| written == line),
+            "`profiler --version` of the crate should say:\n{line}\nbut says:\n{version}"
+        );
     }
     let runs = directory.join("runs");
     let _ = fs::remove_dir_all(&runs);
