@@ -1,13 +1,17 @@
 //! Access to kernel structs, at offsets that are constants once the program is loaded.
 
 use core::{
+    arch::asm,
     ffi::c_void,
     ptr::{read_volatile, write_volatile},
 };
 
-use aya_ebpf::helpers::{
-    bpf_probe_read_kernel,
-    generated::{bpf_ktime_get_ns, bpf_loop},
+use aya_ebpf::{
+    EbpfContext,
+    helpers::{
+        bpf_probe_read_kernel,
+        generated::{bpf_ktime_get_ns, bpf_loop},
+    },
 };
 
 use super::namespace::namespace;
@@ -97,6 +101,20 @@ impl Object {
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
+}
+
+/// Argument `N` of a hook where other kernels have another number for it. The compiler would make one load
+/// with a computed offset out of two loads by `ctx.arg`, and the verifier demands constant ones.
+#[inline(always)]
+pub fn argument<const N: usize>(ctx: &impl EbpfContext) -> u64 {
+    let value;
+    // SAFETY: the verifier checks that the hook has the argument.
+    unsafe {
+        asm!("{value} = *(u64 *)({ctx} + {offset})",
+            value = lateout(reg) value, ctx = in(reg) ctx.as_ptr(), offset = const N * 8,
+            options(pure, readonly, nostack));
+    }
+    value
 }
 
 /// A value at any kernel address; `None` if it cannot be read.

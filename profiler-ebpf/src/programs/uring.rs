@@ -5,7 +5,7 @@ use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
     files::{Load, Untyped, count_sync, count_transfer, file_mount, sync_mount},
-    kernel::{Object, config, ktime, offset},
+    kernel::{Object, argument, config, ktime, offset},
     maps::count_drop,
     per_key::current_owner,
 };
@@ -64,10 +64,10 @@ pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
         return 0;
     };
     let (request, opcode): (_, u8) = if config!(uring_submit_passes_ring) != 0 {
-        let request = Object(ctx.arg(1));
+        let request = Object(argument::<1>(&ctx) as *const u8);
         (request, Untyped::load(request, offset!(req_opcode)))
     } else {
-        let request = Object(ctx.arg(0));
+        let request = Object(argument::<0>(&ctx) as *const u8);
         (request, request.get(offset!(req_opcode)))
     };
     let operation = match opcode {

@@ -7,7 +7,7 @@
 use aya_ebpf::{macros::fexit, programs::FExitContext};
 
 use super::{AF_INET6, count_receive, count_send};
-use crate::programs::kernel::{Object, config, offset};
+use crate::programs::kernel::{Object, argument, config, offset};
 
 /// The `struct sock` of the first argument, a `struct socket`.
 #[inline(always)]
@@ -57,12 +57,12 @@ fn result(ctx: &FExitContext, position: usize) -> i64 {
 /// Arguments: socket, message, size, before Linux 5.19 `noblock`, flags, size of the address.
 #[inline(always)]
 fn count_protocol_receive(ctx: &FExitContext) {
-    let sock = Object(ctx.arg(0));
-    if config!(recvmsg_has_noblock) != 0 {
-        count_receive(sock, result(ctx, 6), ctx.arg(4));
+    let (flags, result) = if config!(recvmsg_has_noblock) != 0 {
+        (argument::<4>(ctx), argument::<6>(ctx))
     } else {
-        count_receive(sock, result(ctx, 5), ctx.arg(3));
-    }
+        (argument::<3>(ctx), argument::<5>(ctx))
+    };
+    count_receive(Object(ctx.arg(0)), i64::from(result as i32), flags as u32);
 }
 
 /// Excludes the calls by `udpv6_sendmsg` for IPv4 addresses, which is counted itself.

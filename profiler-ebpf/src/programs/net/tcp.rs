@@ -239,19 +239,23 @@ fn end(sock: Object, class: u64, reset: bool) {
     // resets, the kernel sets it afterwards.
     let closing = !reset || sock.get::<u8>(offset!(sock_shutdown)) & CLOSING == CLOSING;
     let closer = if closing { current_owner() } else { None };
+    let has_closer = closer.is_some();
+    // Defined without a closer, too: Linux 5.15 rejects a program that copies an undefined word.
+    let closer = closer.unwrap_or_default();
     let found = find(sock);
     let mut class = class;
-    let mut owner = closer;
+    let mut owner = has_closer.then_some(closer);
     if let Some(socket) = found {
         if socket.class == 0 {
             socket.class = class;
         }
         class = socket.class;
-        match closer {
-            Some(closer) => touch_classified(sock, socket, closer),
-            None => owner = owner_of(Some(socket)),
+        if has_closer {
+            touch_classified(sock, socket, closer);
+        } else {
+            owner = owner_of(Some(socket));
         }
-    } else if closer.is_none() {
+    } else if !has_closer {
         owner = owner_of(None);
     }
     if reset

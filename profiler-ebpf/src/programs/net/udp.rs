@@ -15,7 +15,7 @@ use crate::{
     maps::TASKS,
     per_key::net::{class as pack, family, protocol, scope},
     programs::{
-        kernel::{Object, config, offset},
+        kernel::{Object, argument, config, offset},
         maps::current,
     },
 };
@@ -106,10 +106,11 @@ pub fn udp_route6(ctx: BtfTracePointContext) -> i32 {
 #[fexit(function = "__skb_recv_udp")]
 pub fn udp_arrival(ctx: FExitContext) -> i32 {
     let packet = if config!(recv_udp_has_noblock) != 0 {
-        Object(ctx.arg(5))
+        argument::<5>(&ctx)
     } else {
-        Object(ctx.arg(4))
+        argument::<4>(&ctx)
     };
+    let packet = Object(packet as *const u8);
     if packet.is_null() {
         return 0;
     }

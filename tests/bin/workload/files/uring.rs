@@ -81,8 +81,10 @@ fn all(
     let indices: Vec<usize> = (0..calls).collect();
     for batch in indices.chunks(BATCH) {
         for index in batch {
+            // Linux 5.15 tells operations in flight apart by `user_data` alone.
+            let entry = entry(*index).user_data(*index as u64);
             // SAFETY: memory and files live until the operation is complete.
-            unsafe { ring.submission().push(&entry(*index)) }.expect("room");
+            unsafe { ring.submission().push(&entry) }.expect("room");
         }
         ring.submit_and_wait(batch.len()).expect("submitted");
         ring.completion()
