@@ -290,7 +290,7 @@ mod tests {
                    processed 8 insns (limit 1000000) max_states_per_insn 0\n\
                    verification time 93 usec\nstack depth 0\n";
         assert_eq!(
-            super::reason(log),
+            reason(log),
             "func 'tcp_recvmsg' doesn't have 7-th argument; invalid bpf_context access off=48 size=8"
         );
     }
