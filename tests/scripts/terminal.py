@@ -15,6 +15,7 @@ import os
 import pty
 import select
 import shlex
+import signal
 import sys
 import time
 
@@ -44,9 +45,8 @@ def content():
         return []
 
 
-def states():
-    """States of the processes below the shell, by name."""
-    found = {}
+def processes():
+    """Pid, name and state of each process below the shell."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/stat") as file:
@@ -56,8 +56,20 @@ def states():
         state, _, group, session = fields.split()[:4]
         # The shell leads the session, and each job has a group.
         if int(session) == shell and int(group) != shell:
-            found[name] = state
-    return found
+            yield pid, name, state
+
+
+def states():
+    """States of the processes, by name."""
+    return {name: state for _, name, state in processes()}
+
+
+def has_taken(number):
+    """Whether the profiler has taken this signal, of which the kernel would not keep another one until then."""
+    [pid] = [pid for pid, name, _ in processes() if name == "profiler"]
+    with open(f"/proc/{pid}/status") as file:
+        pending = next(line for line in file if line.startswith("ShdPnd:"))
+    return not int(pending.split()[1], 16) >> (number - 1) & 1
 
 
 def control():
@@ -71,7 +83,7 @@ def control():
     os.write(terminal, b"fg\n")
     wait_until("all continue", lambda: "SIGCONT" in content() and "T" not in states().values())
     os.write(terminal, b"\x03")
-    wait_until("the interrupt", lambda: "SIGINT" in content())
+    wait_until("the interrupt", lambda: "SIGINT" in content() and has_taken(signal.SIGINT))
     os.write(terminal, b"\x03")
     wait_until("the end", lambda: "profiler " not in " ".join(states()) and "dataset " in shown)
     return {"stopped": stopped, "shown": shown}
