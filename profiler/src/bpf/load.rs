@@ -128,6 +128,10 @@ pub fn config(host: &Host, settings: &Settings, kernel: &Btf, wakeups: bool) -> 
         Scope::Job { hierarchy, .. } => (config::scope::JOB, hierarchy),
         Scope::Node => (config::scope::NODE, 0),
     };
+    let uring_complete_passes_data = kernel.tracepoint_arguments("io_uring_complete") == Some(4);
+    // Linux 5.18 has it in neither: the program at the submission does not load there.
+    let has_uring_result =
+        uring_complete_passes_data || kernel.offset_of("io_kiocb", "cqe.res").is_some();
     let methods = settings
         .instrumentations
         .iter()
@@ -146,10 +150,10 @@ pub fn config(host: &Host, settings: &Settings, kernel: &Btf, wakeups: bool) -> 
         syscalls: methods.fold(0, |bits, method| bits | method.syscalls),
         recvmsg_has_noblock: (kernel.function_arguments("tcp_recvmsg") == Some(6)).into(),
         recv_udp_has_noblock: (kernel.function_arguments("__skb_recv_udp") == Some(5)).into(),
-        uring_submit_passes_ring: (kernel.tracepoint_arguments("io_uring_submit_sqe") == Some(7))
-            .into(),
-        uring_complete_passes_data: (kernel.tracepoint_arguments("io_uring_complete") == Some(4))
-            .into(),
+        uring_submit_passes_ring: (has_uring_result
+            && kernel.tracepoint_arguments("io_uring_submit_sqe") == Some(7))
+        .into(),
+        uring_complete_passes_data: uring_complete_passes_data.into(),
         dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
         writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
         in_pid_namespace: in_pid_namespace().into(),

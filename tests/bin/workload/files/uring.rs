@@ -78,11 +78,12 @@ fn all(
     entry: impl Fn(usize) -> Entry,
     mut each: impl FnMut(i64),
 ) {
+    let distinct = needs_distinct_data();
     let indices: Vec<usize> = (0..calls).collect();
     for batch in indices.chunks(BATCH) {
         for index in batch {
-            // Linux 5.15 tells operations in flight apart by `user_data` alone.
-            let entry = entry(*index).user_data(*index as u64);
+            let data = if distinct { *index } else { 0 };
+            let entry = entry(*index).user_data(data as u64);
             // SAFETY: memory and files live until the operation is complete.
             unsafe { ring.submission().push(&entry) }.expect("room");
         }
@@ -90,4 +91,12 @@ fn all(
         ring.completion()
             .for_each(|done| each(done.result().into()));
     }
+}
+
+/// Whether the kernel is older than 5.18, where only `user_data` tells operations in flight apart.
+fn needs_distinct_data() -> bool {
+    let kernel = rustix::system::uname();
+    let release = kernel.release().to_string_lossy();
+    let mut numbers = release.split('.').map_while(|number| number.parse().ok());
+    (numbers.next(), numbers.next()) < (Some(5_u32), Some(18_u32))
 }
