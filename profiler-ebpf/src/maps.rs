@@ -115,6 +115,8 @@ shared! {
         pub live: u64,
         /// Tasks that `mark` has followed.
         pub marked: u64,
+        /// Operations of io_uring submitted while another one was in flight whose end looks the same.
+        pub indistinct: u64,
         /// Dropped entries of each map in [`BOUNDED`] and [`per_key::BOUNDED`].
         pub dropped: [u64; BOUNDED.len() + per_key::BOUNDED.len()],
     }

@@ -296,6 +296,49 @@ fn overlayfs_lower_layer_io_is_not_counted() {
     assert_eq!(rows[0].text("dev").map(str::is_empty), Some(false));
 }
 
+/// Before Linux 5.18, the end of an operation of io_uring names only its `user_data`.
+#[test]
+fn io_uring_operations_with_the_same_data_are_counted_or_reported() {
+    let place = directory();
+    let [_memory, ext4] = ext4_in_memory(place.path());
+    let method = best_method();
+    let finished = Profiler::new()
+        .args(["--source", &format!("process,overhead,file_io={method}")])
+        .command(&[WORKLOAD, "files", "uring-same", ext4.point(), "100"])
+        .finish();
+    let data = finished.dataset();
+    let columns = ["read_ops", "write_ops", "fsyncs"];
+    let mut rows = data.table("file_io");
+    rows.retain(|row| row.text("mount") == Some(ext4.point()));
+    let counted: u64 = columns.map(|column| sum(&rows, column)).iter().sum();
+    let [process] = &reported(&finished)[..] else {
+        panic!("{}", finished.stdout);
+    };
+    let performed = columns.map(|column| {
+        let index = COLUMNS.iter().position(|name| *name == column);
+        process.counts[index.expect("a column")]
+    });
+    let lost = performed.iter().sum::<u64>() - counted;
+    let mut sources = data.table("overhead");
+    sources.retain(|row| {
+        row.text("component_kind") == Some("source") && row.text("component") == Some("file_io")
+    });
+    let reported = sum(&sources, "dropped");
+    let kernel = rustix::system::uname();
+    let release = kernel.release().to_string_lossy();
+    let mut numbers = release.split('.').map_while(|number| number.parse().ok());
+    if (numbers.next(), numbers.next()) >= (Some(5_u32), Some(18_u32)) {
+        assert_eq!((lost, reported), (0, 0));
+        return;
+    }
+    // The workload also writes and reads a pipe, three times each.
+    assert_eq!(reported, lost + 4);
+    let message = format!(
+        "profiler: {reported} operations lost: operations of io_uring in flight had the same user_data"
+    );
+    assert!(finished.stderr.contains(&message), "{}", finished.stderr);
+}
+
 #[test]
 fn only_files_are_counted() {
     let script = "$0 files elsewhere / 0; $0 files elsewhere / 50; true";

@@ -4,9 +4,10 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
+    atomic::add,
     files::{Load, Untyped, count_sync, count_transfer, file_mount, sync_mount},
     kernel::{Object, argument, config, ktime, offset},
-    maps::count_drop,
+    maps::{count_drop, counters},
     per_key::current_owner,
 };
 use crate::{
@@ -81,7 +82,7 @@ pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
         let key = data_key(ctx.arg(0), Untyped::load(request, offset!(req_user_data)));
         // Two operations with the same `user_data`: one of them will not be found.
         if in_flight(key) {
-            count_drop::<FileAsync>();
+            add_indistinct();
         }
         key
     } else {
@@ -121,6 +122,13 @@ pub fn uring_complete(ctx: BtfTracePointContext) -> i32 {
 #[inline(always)]
 fn data_key(ring: u64, user_data: u64) -> u64 {
     ring ^ user_data
+}
+
+#[inline(always)]
+fn add_indistinct() {
+    if let Some(counters) = counters() {
+        add(&mut counters.indistinct, 1);
+    }
 }
 
 #[inline(always)]

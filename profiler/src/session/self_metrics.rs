@@ -42,6 +42,9 @@ impl Ticks {
     }
 }
 
+/// The source that follows operations of io_uring.
+const FILE_IO: &str = "file_io";
+
 /// Stores the totals of BPF programs and maps.
 pub fn update_programs(self_metrics: &mut SelfMetrics, tasks: &mut TaskTable) {
     let Some(programs) = tasks.programs() else {
@@ -56,6 +59,10 @@ pub fn update_programs(self_metrics: &mut SelfMetrics, tasks: &mut TaskTable) {
                 );
             }
             metrics.dropped = Some(dropped);
+        }
+        if counters.indistinct != 0 {
+            let metrics = self_metrics.account(Component::Source, FILE_IO);
+            metrics.dropped = Some(counters.indistinct);
         }
     }
     for (name, stats) in programs.program_stats() {
@@ -157,6 +164,10 @@ pub fn losses(
                     _ => "rows of latency",
                 },
                 "the memory of the profiler's cgroup was short".to_owned(),
+            ),
+            Component::Source if name == FILE_IO => (
+                "operations",
+                "operations of io_uring in flight had the same user_data".to_owned(),
             ),
             Component::Source
             | Component::Marks

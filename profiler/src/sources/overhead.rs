@@ -23,7 +23,7 @@ columns! {
         runs: Option<u64> = Counter("1", "Number of runs; for the profiler, of samples; null for BPF programs unless kernel.bpf_stats_enabled=1"),
         run_ns: Option<u64> = Counter("ns", "Wall time of the runs; for the profiler, time spent on samples"),
         rows: Option<u64> = Counter("1", "Rows produced or written"),
-        dropped: Option<u64> = Counter("1", "Losses: rows (sink, memory), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, upper bound of missed processes (procfs), marks, samples (profiler), names of processes (source tasks)"),
+        dropped: Option<u64> = Counter("1", "Losses: rows (sink, memory), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, upper bound of missed processes (procfs), marks, samples (profiler), names of processes (source tasks), operations of io_uring (source file_io)"),
         errors: Option<u64> = Counter("1", "Failed runs or writes"),
         late_ns: Option<u64> = Gauge("ns", "Delay of the sample after its deadline (profiler)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory (profiler)"),

@@ -9,7 +9,10 @@ mod uring;
 
 use std::{ops::AddAssign, ptr::null_mut};
 
-use self::syscalls::{BLOCK, Directory, aligned, call, pipe, socket_pair};
+use self::{
+    syscalls::{BLOCK, Directory, aligned, call, pipe, socket_pair},
+    uring::Data,
+};
 
 /// Counts of operations, from the return values of the calls.
 #[derive(Default)]
@@ -76,9 +79,10 @@ pub fn main(operation: &str, directory: &str, calls: &str) {
         "names" => names(&mut directory, calls),
         "errors" => errors(&mut directory, calls),
         "elsewhere" => elsewhere(calls),
-        "uring" => uring::work(&mut directory, calls, 0),
-        "uring-direct" => uring::work(&mut directory, calls, libc::O_DIRECT),
-        "uring-sync" => uring::work(&mut directory, calls, libc::O_SYNC),
+        "uring" => uring::work(&mut directory, calls, 0, Data::Distinct),
+        "uring-same" => uring::work(&mut directory, calls, 0, Data::Same),
+        "uring-direct" => uring::work(&mut directory, calls, libc::O_DIRECT, Data::Distinct),
+        "uring-sync" => uring::work(&mut directory, calls, libc::O_SYNC, Data::Distinct),
         "aio" => aio::work(&mut directory, calls, 0),
         "aio-direct" => aio::work(&mut directory, calls, libc::O_DIRECT),
         "aio-sync" => aio::work(&mut directory, calls, libc::O_DSYNC),

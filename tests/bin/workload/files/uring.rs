@@ -7,8 +7,15 @@ use super::syscalls::{BLOCK, Directory, aligned, pipe};
 /// Operations per submission.
 const BATCH: usize = 32;
 
+/// `user_data` of the operations in flight.
+#[derive(Clone, Copy)]
+pub enum Data {
+    Distinct,
+    Same,
+}
+
 /// Writes and reads with each of the opcodes, and syncs.
-pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32) {
+pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32, data: Data) {
     let mut ring = IoUring::new(64).expect("io_uring");
     let file = directory.create(flags);
     let blocks: Vec<libc::iovec> = aligned(BLOCK * BATCH)
@@ -43,47 +50,45 @@ pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32) {
             }
         };
     }
-    all(
-        &mut ring,
-        calls,
-        operation!(Write, Writev, WriteFixed),
-        |result| {
-            directory.counts.write(result);
-        },
-    );
+    let mut all = |calls, entry: &dyn Fn(usize) -> Entry, each: &mut dyn FnMut(i64)| {
+        all(&mut ring, data, calls, entry, each);
+    };
+    let write = operation!(Write, Writev, WriteFixed);
+    all(calls, &write, &mut |result| {
+        directory.counts.write(result);
+    });
     // The last read is at the end of the file.
-    all(
-        &mut ring,
-        calls + 1,
-        operation!(Read, Readv, ReadFixed),
-        |result| {
-            directory.counts.read(result);
-        },
-    );
+    let read = operation!(Read, Readv, ReadFixed);
+    all(calls + 1, &read, &mut |result| {
+        directory.counts.read(result);
+    });
     let sync = |_| opcode::Fsync::new(target).build();
-    all(&mut ring, 1, sync, |result| directory.counts.sync(result));
+    all(1, &sync, &mut |result| directory.counts.sync(result));
     // Not file I/O.
     let (end, begin) = pipe();
     let (from, to) = (Target(end.raw()), Target(begin.raw()));
     let write = |index| opcode::Write::new(to, block(index), bytes).build();
-    all(&mut ring, 3, write, |result| assert!(result > 0));
+    all(3, &write, &mut |result| assert!(result > 0));
     let read = |index| opcode::Read::new(from, block(index), bytes).build();
-    all(&mut ring, 3, read, |result| assert!(result > 0));
+    all(3, &read, &mut |result| assert!(result > 0));
     directory.remove();
 }
 
 fn all(
     ring: &mut IoUring,
+    data: Data,
     calls: usize,
-    entry: impl Fn(usize) -> Entry,
-    mut each: impl FnMut(i64),
+    entry: &dyn Fn(usize) -> Entry,
+    each: &mut dyn FnMut(i64),
 ) {
-    let distinct = needs_distinct_data();
     let indices: Vec<usize> = (0..calls).collect();
     for batch in indices.chunks(BATCH) {
         for index in batch {
-            let data = if distinct { *index } else { 0 };
-            let entry = entry(*index).user_data(data as u64);
+            let data = match data {
+                Data::Distinct => *index as u64,
+                Data::Same => 0,
+            };
+            let entry = entry(*index).user_data(data);
             // SAFETY: memory and files live until the operation is complete.
             unsafe { ring.submission().push(&entry) }.expect("room");
         }
@@ -91,12 +96,4 @@ fn all(
         ring.completion()
             .for_each(|done| each(done.result().into()));
     }
-}
-
-/// Whether the kernel is older than 5.18, where only `user_data` tells operations in flight apart.
-fn needs_distinct_data() -> bool {
-    let kernel = rustix::system::uname();
-    let release = kernel.release().to_string_lossy();
-    let mut numbers = release.split('.').map_while(|number| number.parse().ok());
-    (numbers.next(), numbers.next()) < (Some(5_u32), Some(18_u32))
 }
