@@ -13,6 +13,7 @@ use super::{
 };
 
 const STATE: &str = "/var/lib/profiler";
+const OVERRIDES: &str = "/etc/systemd/system/profiler.service.d";
 
 fn runs() -> Vec<PathBuf> {
     let entries = fs::read_dir(STATE).into_iter().flatten().flatten();
@@ -35,7 +36,7 @@ fn unit_of_the_package_runs_from_enable_to_removal() {
     // Other tests install the unit by hand.
     sh(&format!(
         "systemctl disable --now profiler || true
-         rm -rf /etc/systemd/system/profiler.service /etc/systemd/system/profiler.service.d {STATE}
+         rm -rf /etc/systemd/system/profiler.service {OVERRIDES} {STATE}
          systemctl daemon-reload"
     ));
     let package = setting("PROFILER_TEST_PACKAGE");
@@ -46,6 +47,15 @@ fn unit_of_the_package_runs_from_enable_to_removal() {
     assert_eq!(state, "disabled\ndisabled");
     assert_eq!(property("ActiveState"), "inactive");
 
+    // The administrator's configuration, which an upgrade keeps. The disk of the test has less space
+    // than the unit keeps free, for which it would remove the first run.
+    let unit = sh("systemctl show --property=FragmentPath --value profiler");
+    sh(&format!(
+        "mkdir -p {OVERRIDES}
+         (echo '[Service]'; echo ExecStart=
+          sed -n '/^ExecStart=/s/--keep-free 5G/--keep-free 50M/p' {unit}) > {OVERRIDES}/space.conf
+         systemctl daemon-reload"
+    ));
     sh("systemctl enable --now profiler");
     wait_until("the first files of the run", || !runs().is_empty());
     let pid = property("MainPID");
@@ -63,6 +73,8 @@ fn unit_of_the_package_runs_from_enable_to_removal() {
     wait_until("the first files of the next run", || runs().len() == 2);
     let ended = pid;
     let pid = property("MainPID");
+    let command = sh(&format!("tr '\\0' ' ' < /proc/{pid}/cmdline"));
+    assert!(command.contains("--keep-free 50M"), "{command}");
     assert_ne!(pid, ended, "the old program still runs");
     assert!(!Path::new(&format!("/proc/{ended}")).exists());
 
@@ -88,5 +100,5 @@ fn unit_of_the_package_runs_from_enable_to_removal() {
 
     sh(&format!("{apt} purge profiler"));
     assert!(!runs().is_empty(), "data were removed");
-    sh(&format!("rm -rf {STATE}"));
+    sh(&format!("rm -rf {STATE} {OVERRIDES}"));
 }
