@@ -11,9 +11,9 @@ struct Parts {
 /// `ts` is in µs since 1970-01-01 UTC; `convert` is gmtime_r(3) or localtime_r(3).
 fn parts(
     ts: i64,
-    convert: unsafe extern "C" fn(*const libc::time_t, *mut libc::tm) -> *mut libc::tm,
+    convert: unsafe extern "C" fn(*const i64, *mut libc::tm) -> *mut libc::tm,
 ) -> Option<Parts> {
-    let seconds: libc::time_t = ts.div_euclid(1_000_000);
+    let seconds: i64 = ts.div_euclid(1_000_000);
     let mut tm = MaybeUninit::uninit();
     // SAFETY: both pointers are valid, and the result is written unless null is returned.
     let tm = unsafe {

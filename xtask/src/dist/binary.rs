@@ -10,14 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::Source;
-use crate::{
-    apt,
-    arch::Arch,
-    bpf, cross, python,
-    shell::{self, progress},
-    toolchain,
-    workspace::Workspace,
-};
+use crate::{apt, arch::Arch, bpf, cross, python, shell, toolchain, workspace::Workspace};
 
 /// The oldest C library on which the program runs: that of RHEL 8 and Debian 10.
 const GLIBC: &str = "2.28";
@@ -92,6 +85,8 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
         .arg("--target-dir")
         .arg(&directory)
         .env("PATH", std::env::join_paths(paths)?)
+        // The C compiler notes this as the directory of the build, wherever that is.
+        .env("PWD", "/proc/self/cwd")
         .env("PROFILER_COMMIT", &source.commit)
         .env("SOURCE_DATE_EPOCH", source.time.to_string());
     flags.extend(workspace.remapped_paths());
@@ -144,6 +139,5 @@ fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     if fs::read(to).is_ok_and(|old| old == bytes) {
         return Ok(());
     }
-    progress(&format!("new {}", from.display()));
     fs::write(to, bytes).with_context(|| format!("writing {}", to.display()))
 }

@@ -114,7 +114,7 @@ impl Package {
                 .args([&root, &package])
                 .env("SOURCE_DATE_EPOCH", dist.source.time.to_string())
                 .stdout(std::process::Stdio::null()),
-            "making the Debian package",
+            &format!("making the Debian package {}", self.name),
         )?;
         Ok(package)
     }

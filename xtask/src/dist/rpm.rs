@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -83,8 +83,9 @@ pub fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
             // rpm of SLES 15 and RHEL 8 reads xz.
             .arg(define("_binary_payload", "w6.xzdio"))
             .arg(&spec)
-            .env("SOURCE_DATE_EPOCH", dist.source.time.to_string()),
-        "making the RPM package",
+            .env("SOURCE_DATE_EPOCH", dist.source.time.to_string())
+            .stdout(Stdio::null()),
+        "making the RPM packages",
     )?;
     let mut packages = Vec::new();
     for name in ["profiler", "profiler-debuginfo"] {
