@@ -115,7 +115,7 @@ pub fn build_optimized(workspace: &Workspace) -> Result<PathBuf> {
 fn compile(workspace: &Workspace, toolchain: &Toolchain, paths: &Paths) -> Command {
     let mut cargo = toolchain.compiler.cargo_command();
     // The object names the files of its lines, for the verifier's log.
-    let mut flags = workspace.remapped_paths();
+    let mut flags = workspace.remapped_paths(Workspace::RUSTC);
     flags.extend(self::flags(paths.arch));
     cargo
         .args([

@@ -55,16 +55,20 @@ impl Workspace {
         self.target.join("tools")
     }
 
-    /// Flags of rustc that leave the paths of this machine out of a program.
-    pub fn remapped_paths(&self) -> Vec<String> {
+    /// Flags that leave the paths of this machine out of a program; `option` is the compiler's.
+    pub fn remapped_paths(&self, option: &str) -> Vec<String> {
         let home = env::var_os("CARGO_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
         let root = Some((self.root.clone(), "profiler"));
         let prefixes = root.into_iter().chain(home.map(|home| (home, "cargo")));
         prefixes
-            .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
+            .map(|(from, to)| format!("{option}={}={to}", from.display()))
             .collect()
     }
+
+    /// For [`Self::remapped_paths`].
+    pub const RUSTC: &str = "--remap-path-prefix";
+    pub const CLANG: &str = "-ffile-prefix-map";
 
     /// A cargo command in the workspace, with the user's compiler.
     pub fn cargo(&self) -> Command {

@@ -89,7 +89,12 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
         .env("PWD", "/proc/self/cwd")
         .env("PROFILER_COMMIT", &source.commit)
         .env("SOURCE_DATE_EPOCH", source.time.to_string());
-    flags.extend(workspace.remapped_paths());
+    flags.extend(workspace.remapped_paths(Workspace::RUSTC));
+    let variable = format!("CFLAGS_{}", triple.replace('-', "_"));
+    cargo.env(
+        variable,
+        workspace.remapped_paths(Workspace::CLANG).join(" "),
+    );
     flags.push("-Clink-arg=-Wl,--build-id=sha1".to_owned());
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     let step = format!("building the program for {triple} (minutes)");
