@@ -68,7 +68,6 @@ enum Command {
     /// Make the Python wheels: the package alone, and with the program
     Wheel(dist::WheelArgs),
     /// Publish the crates on crates.io, with the BPF objects
-    #[command(disable_help_flag = true)]
     Publish(dist::crates::Args),
     /// Measure the overhead of the profiler
     Bench(bench::Args),

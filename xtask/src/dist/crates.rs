@@ -26,8 +26,11 @@ const BUILT: &str = "profiler/bpf";
 /// `cargo xtask publish`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Arguments of `cargo publish`, such as --dry-run
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    /// Check the crates without uploading them
+    #[arg(long)]
+    dry_run: bool,
+    /// Other arguments of `cargo publish`
+    #[arg(last = true)]
     args: Vec<OsString>,
 }
 
@@ -63,7 +66,7 @@ pub(super) fn make(dist: &Dist) -> Result<Vec<PathBuf>> {
 }
 
 /// Uploads all crates: `cargo publish` alone would leave out the BPF objects.
-pub fn publish(workspace: &Workspace, Args { args }: &Args) -> Result<()> {
+pub fn publish(workspace: &Workspace, Args { dry_run, args }: &Args) -> Result<()> {
     let source = Source::of(workspace)?;
     ensure!(
         source.is_clean,
@@ -76,6 +79,7 @@ pub fn publish(workspace: &Workspace, Args { args }: &Args) -> Result<()> {
             .current_dir(directory)
             .args(["publish", "--locked", "--allow-dirty"])
             .args(crates.iter().flat_map(|name| ["--package", name]))
+            .args(dry_run.then_some("--dry-run"))
             .args(args);
         shell::run(&mut cargo)?;
     }
