@@ -73,11 +73,18 @@ pub fn publish(workspace: &Workspace, Args { dry_run, args }: &Args) -> Result<(
         "the checkout has changes or new files: commit or remove them first (`git status` lists them)"
     );
     let _built = Built::place(workspace, &source)?;
+    // Cargo keeps the sources of crates that it verifies below its home, by the path of the directory and
+    // the version. Those of another commit would be used.
+    let target = workspace.target.join("publish");
+    let _ = fs::remove_dir_all(&target);
+    let target = target.join(&source.commit);
     for (directory, crates) in workspaces(workspace) {
         let mut cargo = workspace.cargo();
         cargo
             .current_dir(directory)
             .args(["publish", "--locked", "--allow-dirty"])
+            .arg("--target-dir")
+            .arg(&target)
             .args(crates.iter().flat_map(|name| ["--package", name]))
             .args(dry_run.then_some("--dry-run"))
             .args(args);
