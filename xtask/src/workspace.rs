@@ -3,6 +3,7 @@
 use std::{
     env,
     ffi::OsString,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -55,15 +56,30 @@ impl Workspace {
         self.target.join("tools")
     }
 
-    /// Flags that leave the paths of this machine out of a program; `option` is the compiler's.
-    pub fn remapped_paths(&self, option: &str) -> Vec<String> {
+    /// Paths of this machine, and what a program has in their place.
+    fn machine_paths(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
         let home = env::var_os("CARGO_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
         let root = Some((self.root.clone(), "profiler"));
-        let prefixes = root.into_iter().chain(home.map(|home| (home, "cargo")));
-        prefixes
+        root.into_iter().chain(home.map(|home| (home, "cargo")))
+    }
+
+    /// Flags that leave the paths of this machine out of a program; `option` is the compiler's.
+    pub fn remapped_paths(&self, option: &str) -> Vec<String> {
+        self.machine_paths()
             .map(|(from, to)| format!("{option}={}={to}", from.display()))
             .collect()
+    }
+
+    /// A path of this machine that a program has, with which other directories give other programs.
+    pub fn path_within(&self, program: &[u8]) -> Option<PathBuf> {
+        let has = |path: &Path| {
+            let path = path.as_os_str().as_bytes();
+            program.windows(path.len()).any(|bytes| bytes == path)
+        };
+        self.machine_paths()
+            .map(|(path, _)| path)
+            .find(|path| has(path))
     }
 
     /// For [`Self::remapped_paths`].

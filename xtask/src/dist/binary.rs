@@ -100,6 +100,10 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
     let step = format!("building the program for {triple} (minutes)");
     shell::run_slowly(cargo.arg("--quiet"), &step)?;
     let built = directory.join(&triple).join(PROFILE).join("profiler");
+    let bytes = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
+    if let Some(path) = workspace.path_within(&bytes) {
+        bail!("{} has the path {}", built.display(), path.display());
+    }
     let binary = split(arch, &built, &directory)?;
     let size = fs::metadata(&binary.program).context("the program")?.len();
     ensure!(
