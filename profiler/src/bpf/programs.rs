@@ -73,6 +73,8 @@ pub struct Programs {
     pub instrumentations: Vec<AttachResult>,
     /// Available counters of tasks.
     pub support: KernelSupport,
+    /// Whether ends of io_uring's operations have only the ring and `user_data`.
+    uring_ends_by_data: bool,
 }
 
 impl Programs {
@@ -135,6 +137,7 @@ impl Programs {
                 sched: settings.sched,
                 wakeups: config.wakeups != 0,
             },
+            uring_ends_by_data: config.uring_complete_passes_data != 0,
         };
         programs.write_state()?;
         match &settings.scope {
@@ -360,6 +363,12 @@ impl Programs {
     pub fn counters(&self) -> Result<ProgramCounters, BpfError> {
         let counters = self.counters.get(&0, 0);
         counters.map_err(read_error::<maps::Counters>)
+    }
+
+    /// Whether operations of io_uring are followed that the kernel cannot always distinguish.
+    pub fn confuses_operations(&self) -> bool {
+        let mut attached = self.attached.iter();
+        self.uring_ends_by_data && attached.any(|program| program.program == "uring_submit")
     }
 
     /// Pids of the followed processes whose end has not been reported.

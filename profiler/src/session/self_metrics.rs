@@ -60,7 +60,7 @@ pub fn update_programs(self_metrics: &mut SelfMetrics, tasks: &mut TaskTable) {
             }
             metrics.dropped = Some(dropped);
         }
-        if counters.indistinct != 0 {
+        if programs.confuses_operations() {
             let metrics = self_metrics.account(Component::Source, FILE_IO);
             metrics.dropped = Some(counters.indistinct);
         }
