@@ -13,12 +13,13 @@ const COMMAND: &str = "cargo xtask vm 6.1 6.12 --write-table";
 const BEGIN: &str = "<!-- generated: cargo xtask vm 6.1 6.12 --write-table -->";
 const END: &str = "<!-- generated: end -->";
 
-/// Replaces the table.
+/// Writes the columns of these kernels. Those of others remain.
 pub fn write(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
     let path = workspace.root.join(PAGE);
     let page = read(workspace)?;
-    let (before, _, after) = split(&page)?;
-    let text = format!("{before}{BEGIN}\n\n{}\n{END}{after}", render(found));
+    let (before, present, after) = split(&page)?;
+    let table = render(&merge(parse(present), found));
+    let text = format!("{before}{BEGIN}\n\n{table}\n{END}{after}");
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
@@ -27,18 +28,14 @@ pub fn write(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
 pub fn check(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
     let page = read(workspace)?;
     let (_, present, _) = split(&page)?;
-    let kernels = kernels_of(present);
-    let known: Vec<Hooks> = found
-        .iter()
-        .filter(|hooks| kernels.contains(&hooks.kernel))
-        .cloned()
-        .collect();
-    let expected = render(&known);
-    let (expected, present) = (facts(&expected), facts(present));
-    let names: BTreeSet<&str> = known.iter().map(|hooks| hooks.kernel.as_str()).collect();
+    let present = parse(present);
+    let tested = |of: &[Hooks], others: &[Hooks]| {
+        let both = |hooks: &&Hooks| others.iter().any(|other| other.kernel == hooks.kernel);
+        facts(of.iter().filter(both))
+    };
+    let (expected, present) = (tested(found, &present), tested(&present, found));
     let differences: Vec<String> = expected
         .symmetric_difference(&present)
-        .filter(|fact| names.contains(fact.kernel.as_str()))
         .map(|fact| {
             let origin = if present.contains(fact) {
                 "the page"
@@ -115,16 +112,30 @@ fn render(found: &[Hooks]) -> String {
 
 const NONE: &str = "none";
 
-/// One cell of the table.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Fact {
-    kernel: String,
-    program: String,
-    hook: String,
-}
-
-fn rows(text: &str) -> Vec<Vec<&str>> {
-    text.lines().filter_map(cells).collect()
+/// The hooks in a table and the reasons below it.
+fn parse(text: &str) -> Vec<Hooks> {
+    let mut rows = text.lines().filter_map(cells);
+    let header = rows.next().unwrap_or_default();
+    let kernels = header.iter().skip(1);
+    let mut found: Vec<Hooks> = kernels
+        .map(|kernel| Hooks {
+            kernel: (*kernel).to_owned(),
+            ..Hooks::default()
+        })
+        .collect();
+    for row in rows.filter(|row| !row[0].starts_with("---")) {
+        for (hooks, cell) in found.iter_mut().zip(&row[1..]) {
+            let hook = (*cell != NONE).then(|| (*cell).to_owned());
+            hooks.by_program.insert(row[0].to_owned(), hook);
+        }
+    }
+    for (kernel, program, why) in text.lines().filter_map(reason) {
+        let hooks = found.iter_mut().find(|hooks| hooks.kernel == kernel);
+        if let Some(hooks) = hooks {
+            hooks.reasons.insert(program.to_owned(), why.to_owned());
+        }
+    }
+    found
 }
 
 fn cells(line: &str) -> Option<Vec<&str>> {
@@ -133,32 +144,37 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(cells.collect())
 }
 
-fn kernels_of(text: &str) -> BTreeSet<String> {
-    let rows = rows(text);
-    let header = rows.first().map(Vec::as_slice).unwrap_or_default();
-    header
-        .iter()
-        .skip(1)
-        .map(|cell| (*cell).to_owned())
-        .collect()
+/// The kernel, the program and the reason of a line below the table.
+fn reason(line: &str) -> Option<(&str, &str, &str)> {
+    let (kernel, rest) = line.strip_prefix("- ")?.split_once(", `")?;
+    let (program, why) = rest.split_once("`: ")?;
+    Some((kernel, program, why))
 }
 
-/// The cells of a table. A program without a hook is equivalent to one that is not listed.
-fn facts(text: &str) -> BTreeSet<Fact> {
-    let rows = rows(text);
-    let Some((header, rows)) = rows.split_first() else {
-        return BTreeSet::new();
-    };
+/// The hooks on the page, with those that were found in their place.
+fn merge(mut present: Vec<Hooks>, found: &[Hooks]) -> Vec<Hooks> {
+    present.retain(|hooks| !found.iter().any(|new| new.kernel == hooks.kernel));
+    present.extend_from_slice(found);
+    present
+}
+
+/// A program that has a hook. One without is equivalent to one that is not listed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fact {
+    kernel: String,
+    program: String,
+    hook: String,
+}
+
+fn facts<'a>(all: impl IntoIterator<Item = &'a Hooks>) -> BTreeSet<Fact> {
     let mut facts = BTreeSet::new();
-    for row in rows {
-        for (kernel, cell) in header.iter().zip(row).skip(1) {
-            if *cell != NONE && !cell.starts_with("---") {
-                facts.insert(Fact {
-                    kernel: (*kernel).to_owned(),
-                    program: row[0].to_owned(),
-                    hook: (*cell).to_owned(),
-                });
-            }
+    for hooks in all {
+        for (program, hook) in &hooks.by_program {
+            facts.extend(hook.as_ref().map(|hook| Fact {
+                kernel: hooks.kernel.clone(),
+                program: program.clone(),
+                hook: hook.clone(),
+            }));
         }
     }
     facts
@@ -166,7 +182,7 @@ fn facts(text: &str) -> BTreeSet<Fact> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Hooks, facts, kernels_of, render, split};
+    use super::{Hooks, facts, merge, parse, render, split};
 
     fn hooks(kernel: &str, programs: &[(&str, Option<&str>)]) -> Hooks {
         let text = |text: &str| text.to_owned();
@@ -202,14 +218,29 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_independent_of_other_kernels() {
+    fn table_is_read_as_it_was_written() {
         let old = hooks("6.1", &[("mark", Some("iter/task")), ("send", None)]);
-        let new = hooks("6.18", &[("send", Some("tp_btf/send"))]);
-        let both = facts(&render(&[old.clone(), new]));
-        let alone = facts(&render(&[old]));
-        assert_eq!(both.len(), 2);
-        assert_eq!(both.iter().filter(|fact| fact.kernel == "6.1").count(), 1);
-        assert!(alone.is_subset(&both));
+        let new = hooks(
+            "6.18",
+            &[("mark", Some("iter/task")), ("send", Some("tp_btf/send"))],
+        );
+        let both = [old, new];
+        assert_eq!(parse(&render(&both)), both);
+    }
+
+    #[test]
+    fn columns_of_other_kernels_remain() {
+        let old = hooks("5.15", &[("mark", Some("iter/task")), ("send", None)]);
+        let before = hooks("6.1", &[("send", Some("fexit/send"))]);
+        let after = hooks("6.1", &[("send", Some("tp_btf/send"))]);
+        let merged = merge(vec![old.clone(), before], std::slice::from_ref(&after));
+        assert_eq!(merged, [old, after]);
+    }
+
+    #[test]
+    fn programs_without_a_hook_are_no_facts() {
+        let hooks = hooks("6.1", &[("mark", Some("iter/task")), ("send", None)]);
+        assert_eq!(facts([&hooks]).len(), 1);
     }
 
     #[test]
@@ -221,7 +252,7 @@ mod tests {
         );
         let (before, generated, after) = split(&page).expect("marked");
         assert_eq!((before, after), ("a\n", "\nz\n"));
-        assert!(kernels_of(generated).contains("6.1"));
+        assert_eq!(parse(generated)[0].kernel, "6.1");
         assert!(split("no marks").is_err());
     }
 }
