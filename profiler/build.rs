@@ -13,7 +13,7 @@ mod source_hash;
 /// The commit from which a package is built, for `--version`. Without it, every commit would build
 /// the program again.
 const COMMIT_VARIABLE: &str = "PROFILER_COMMIT";
-/// Names an object to use instead of the workspace's own.
+/// Names an object to use instead of the workspace's own, beside the hash of its sources.
 const OBJECT_VARIABLE: &str = "PROFILER_BPF_OBJECT";
 
 fn main() -> ExitCode {
@@ -42,11 +42,7 @@ fn run() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed={OBJECT_VARIABLE}");
     let is_checkout = package.join("../xtask").is_dir();
     let object = if let Some(path) = env::var_os(OBJECT_VARIABLE) {
-        Object {
-            path: path.into(),
-            sources: None,
-            commit: None,
-        }
+        given(path.into())
     } else if is_checkout {
         built(&package, &out)?
     } else {
@@ -57,6 +53,15 @@ fn run() -> Result<(), String> {
         .map_err(|error| format!("copying {}: {error}", object.path.display()))?;
     version(object);
     Ok(())
+}
+
+fn given(path: PathBuf) -> Object {
+    let recorded = fs::read_to_string(path.with_file_name("sources")).ok();
+    Object {
+        path,
+        sources: recorded.map(|hash| hash.trim().to_owned()),
+        commit: None,
+    }
 }
 
 /// The object that `cargo xtask build` made.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use memchr::memmem;
 use serde_json::Value;
 
 use crate::shell;
@@ -73,10 +74,7 @@ impl Workspace {
 
     /// A path of this machine that a program has, with which other directories give other programs.
     pub fn path_within(&self, program: &[u8]) -> Option<PathBuf> {
-        let has = |path: &Path| {
-            let path = path.as_os_str().as_bytes();
-            program.windows(path.len()).any(|bytes| bytes == path)
-        };
+        let has = |path: &Path| memmem::find(program, path.as_os_str().as_bytes()).is_some();
         self.machine_paths()
             .map(|(path, _)| path)
             .find(|path| has(path))

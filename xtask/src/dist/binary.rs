@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use memchr::memmem;
 
 use super::Source;
 use crate::{apt, arch::Arch, bpf, cross, python, shell, toolchain, workspace::Workspace};
@@ -36,8 +37,27 @@ pub struct Binary {
     pub build_id: String,
 }
 
-/// Builds the program and splits it.
-pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) -> Result<Binary> {
+/// Builds the program that is linked dynamically, and splits it.
+pub fn build(workspace: &Workspace, arch: &Arch, source: &Source) -> Result<Binary> {
+    let built = compile(workspace, arch, Libc::Gnu, source)?;
+    let binary = split(arch, &built, &directory(workspace, arch.target))?;
+    check_size(&binary.program)?;
+    Ok(binary)
+}
+
+/// Builds the static program, which has no debug information.
+pub fn build_static(workspace: &Workspace, arch: &Arch, source: &Source) -> Result<PathBuf> {
+    let program = compile(workspace, arch, Libc::Musl, source)?;
+    check_size(&program)?;
+    Ok(program)
+}
+
+fn directory(workspace: &Workspace, triple: &str) -> PathBuf {
+    workspace.target.join("dist/build").join(triple)
+}
+
+/// Builds and links the program.
+fn compile(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) -> Result<PathBuf> {
     let python = python::DIST.obtain(workspace)?;
     let tools = python.parent().context("the environment has programs")?;
     let (triple, target) = match libc {
@@ -47,15 +67,8 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
             (triple.clone(), triple)
         }
     };
-    let directory = workspace.target.join("dist/build").join(&triple);
-    // The build script looks for the object here, with the hash of its sources.
+    let directory = directory(workspace, &triple);
     let object = bpf::build_for(workspace, arch.name)?;
-    let beside = directory.join(&triple).join("bpf");
-    fs::create_dir_all(&beside).with_context(|| format!("creating {}", beside.display()))?;
-    for name in ["profiler.bpf.o", "sources"] {
-        let from = object.with_file_name(name);
-        copy_if_changed(&from, &beside.join(name))?;
-    }
 
     let (mut cargo, mut flags) = match libc {
         Libc::Gnu => {
@@ -70,6 +83,10 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
             let mut cargo = package.compiler.cargo_command();
             cargo.current_dir(&workspace.root);
             cargo.args(["zigbuild", "-Zbuild-std=std,panic_unwind"]);
+            // The debug information of Zig's library has paths of this machine.
+            cargo
+                .env("CARGO_PROFILE_DIST_DEBUG", "false")
+                .env("CARGO_PROFILE_DIST_STRIP", "symbols");
             // The linker has the files with which a program begins and ends.
             (cargo, vec!["-Clink-self-contained=no".to_owned()])
         }
@@ -87,6 +104,7 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
         .env("PATH", std::env::join_paths(paths)?)
         // The C compiler notes this as the directory of the build, wherever that is.
         .env("PWD", "/proc/self/cwd")
+        .env("PROFILER_BPF_OBJECT", &object)
         .env("PROFILER_COMMIT", &source.commit)
         .env("SOURCE_DATE_EPOCH", source.time.to_string());
     flags.extend(workspace.remapped_paths(Workspace::RUSTC));
@@ -100,17 +118,30 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
     let step = format!("building the program for {triple} (minutes)");
     shell::run_slowly(cargo.arg("--quiet"), &step)?;
     let built = directory.join(&triple).join(PROFILE).join("profiler");
-    let bytes = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
-    if let Some(path) = workspace.path_within(&bytes) {
+    let program = read(&built)?;
+    if let Some(path) = workspace.path_within(&program) {
         bail!("{} has the path {}", built.display(), path.display());
     }
-    let binary = split(arch, &built, &directory)?;
-    let size = fs::metadata(&binary.program).context("the program")?.len();
+    ensure!(
+        memmem::find(&program, &read(&object)?).is_some(),
+        "{} does not have the BPF programs of {}",
+        built.display(),
+        object.display()
+    );
+    Ok(built)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn check_size(program: &Path) -> Result<()> {
+    let size = fs::metadata(program).context("the program")?.len();
     ensure!(
         size <= MAX_BYTES,
         "the program has {size} bytes, more than {MAX_BYTES}"
     );
-    Ok(binary)
+    Ok(())
 }
 
 pub fn split(arch: &Arch, built: &Path, directory: &Path) -> Result<Binary> {
@@ -141,12 +172,4 @@ pub fn split(arch: &Arch, built: &Path, directory: &Path) -> Result<Binary> {
         symbols,
         build_id,
     })
-}
-
-fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
-    let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
-    if fs::read(to).is_ok_and(|old| old == bytes) {
-        return Ok(());
-    }
-    fs::write(to, bytes).with_context(|| format!("writing {}", to.display()))
 }

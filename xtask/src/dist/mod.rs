@@ -23,10 +23,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 
-use self::{
-    binary::{Binary, Libc},
-    files::Files,
-};
+use self::{binary::Binary, files::Files};
 use crate::{arch::Arch, bpf, shell, workspace::Workspace};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -172,7 +169,7 @@ impl Dist<'_> {
         if let Some(programs) = self.built.programs.get() {
             return Ok(programs);
         }
-        let binary = binary::build(self.workspace, self.arch, Libc::Gnu, self.source)?;
+        let binary = binary::build(self.workspace, self.arch, self.source)?;
         let runnable = if self.arch.is_host() {
             binary.program.clone()
         } else {
@@ -203,8 +200,8 @@ impl Dist<'_> {
         if let Some(program) = self.built.static_program.get() {
             return Ok(program);
         }
-        let binary = binary::build(self.workspace, self.arch, Libc::Musl, self.source)?;
-        Ok(self.built.static_program.get_or_init(|| binary.program))
+        let program = binary::build_static(self.workspace, self.arch, self.source)?;
+        Ok(self.built.static_program.get_or_init(|| program))
     }
 
     fn archive(&self) -> Result<&Path> {
