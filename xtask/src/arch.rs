@@ -91,4 +91,13 @@ impl Arch {
             format!("{}-{name}", self.gnu)
         }
     }
+
+    /// Debian's package of those that read and change programs.
+    pub fn binutils(&self) -> String {
+        if self.is_host() {
+            "binutils".to_owned()
+        } else {
+            format!("binutils-{}", self.gnu.replace('_', "-"))
+        }
+    }
 }

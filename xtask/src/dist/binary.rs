@@ -145,10 +145,11 @@ fn check_size(program: &Path) -> Result<()> {
 }
 
 pub fn split(arch: &Arch, built: &Path, directory: &Path) -> Result<Binary> {
-    apt::obtain(&[("objcopy", "binutils")], "debug information")?;
+    let tool = arch.tool("objcopy");
+    apt::obtain(&[(&tool, &arch.binutils())], "debug information")?;
     let program = directory.join("profiler");
     let symbols = directory.join("profiler.debug");
-    let objcopy = || Command::new(arch.tool("objcopy"));
+    let objcopy = || Command::new(&tool);
     shell::run_quietly(
         objcopy()
             .args(["--only-keep-debug", "--compress-debug-sections"])
