@@ -166,6 +166,9 @@ pub enum HookError {
     /// The kernel has no such tracepoint or function.
     #[error("this kernel has none")]
     Absent,
+    /// The kernel cannot attach programs to functions.
+    #[error("not supported by this kernel (ENOTSUPP)")]
+    NotSupported,
     /// Another error.
     #[error("{0}")]
     Failed(String),
@@ -179,6 +182,7 @@ impl From<&BpfError> for HookError {
         match (source, denied(error)) {
             (ProgramError::Btf(aya::BtfError::UnknownBtfTypeName { .. }), _) => Self::Absent,
             (_, Some(errno)) => Self::NotPermitted(errno),
+            _ if number(error) == Some(ENOTSUPP) => Self::NotSupported,
             (source, None) => Self::Failed(chain(source)),
         }
     }
@@ -186,6 +190,13 @@ impl From<&BpfError> for HookError {
 
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     iter::successors(Some(error), |error| (*error).source())
+}
+
+/// The kernel's error number for operations that an architecture does not have (include/linux/errno.h).
+const ENOTSUPP: i32 = 524;
+
+fn number(error: &(dyn Error + 'static)) -> Option<i32> {
+    causes(error).find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
 /// The name of the error number with which the kernel denied the operation. The verifier uses EACCES for
@@ -300,6 +311,7 @@ mod tests {
         let reason = |errno| HookError::from(&load_error(errno)).to_string();
         assert_eq!(reason(libc::EPERM), "not permitted (EPERM)");
         assert_eq!(reason(libc::EACCES), "not permitted (EACCES)");
+        assert_eq!(reason(ENOTSUPP), "not supported by this kernel (ENOTSUPP)");
         assert_eq!(
             reason(libc::E2BIG),
             "`bpf_prog_load` failed: Argument list too long"

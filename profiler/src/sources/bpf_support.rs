@@ -165,16 +165,21 @@ fn missing_hooks(result: &AttachResult, attached: &str) -> Vec<String> {
 
 /// How to enable the missing hooks.
 fn remedy(result: &AttachResult) -> String {
-    let (refused, absent): (Vec<_>, Vec<_>) = result
-        .missing
-        .iter()
-        .partition(|missing| matches!(missing.error, HookError::NotPermitted(_)));
+    let any = |is: fn(&HookError) -> bool| {
+        let mut missing = result.missing.iter();
+        missing.any(|missing| is(&missing.error))
+    };
     let mut remedies = Vec::new();
-    if !refused.is_empty() {
+    if any(|error| matches!(error, HookError::NotPermitted(_))) {
         let cause = refusal("/proc".as_ref(), "/sys".as_ref());
         remedies.push(format!("denied: {cause}"));
     }
-    if !absent.is_empty() {
+    if any(|error| *error == HookError::NotSupported) {
+        remedies.push(
+            "a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (arm64: Linux 6.4 or later)"
+                .to_owned(),
+        );
+    } else if any(|error| matches!(error, HookError::Absent | HookError::Failed(_))) {
         remedies.push(
             "a kernel with these functions in its BTF, and with CONFIG_FUNCTION_TRACER".to_owned(),
         );
