@@ -144,7 +144,8 @@ impl LatencySum {
     ///
     /// A value that is added during a reading can be in the sum and not in its bucket, or vice
     /// versa. The buckets take precedence: sum and maximum are limited to the range that the
-    /// buckets allow, and the rest of the sum is part of the next increase.
+    /// buckets allow, the sum also by the maximum, and the rest of the sum is part of the next
+    /// increase.
     pub fn advance(&mut self, now: &Self) -> Option<Latency> {
         let mut buckets = [0; BUCKETS];
         let (mut least, mut most) = (0_u64, 0_u64);
@@ -156,11 +157,22 @@ impl LatencySum {
             most = most.saturating_add(increase.saturating_mul(highest(bucket)));
         }
         let last = buckets.iter().rposition(|count| *count != 0)?;
-        let sum = now.sum.saturating_sub(self.sum).clamp(least, most);
+        let others = least.saturating_sub(lowest(last));
+        let mut sum = now.sum.saturating_sub(self.sum);
+        if sum < least || sum > most {
+            // The maximum, if it is that of the last bucket, limits the sum more closely.
+            if (lowest(last)..=highest(last)).contains(&now.max) {
+                least = others.saturating_add(now.max);
+                most = buckets[last].saturating_mul(now.max);
+                for (bucket, increase) in buckets[..last].iter().enumerate() {
+                    most = most.saturating_add(increase.saturating_mul(highest(bucket)));
+                }
+            }
+            sum = sum.clamp(least, most);
+        }
         self.sum = self.sum.saturating_add(sum);
         let count: u64 = buckets.iter().sum();
         // At least the mean, and at most the sum without the least values of the others.
-        let others = least.saturating_sub(lowest(last));
         let max = now.max.min(highest(last)).min(sum - others);
         Some(Latency {
             count,
@@ -309,5 +321,28 @@ mod tests {
         now.buckets[3] = 3;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum), (1, 111));
+    }
+
+    /// The first use of a connection in an interval is often during the reading.
+    #[test]
+    fn values_are_exact_if_one_of_them_is_added_during_the_reading() {
+        let mut published = LatencySum::default();
+        let mut now = LatencySum {
+            sum: 100 + 97,
+            max: 100,
+            ..LatencySum::default()
+        };
+        now.buckets[3] = 1;
+        let latency = published.advance(&now).expect("a value");
+        assert_eq!((latency.count, latency.sum, latency.max), (1, 100, 100));
+        now.max = 97;
+        now.buckets[3] = 2;
+        let latency = published.advance(&now).expect("a value");
+        assert_eq!((latency.count, latency.sum, latency.max), (1, 97, 97));
+        // In the last bucket, which has no end.
+        now.max = 1 << 41;
+        now.buckets[BUCKETS - 1] = 2;
+        let latency = published.advance(&now).expect("two values");
+        assert_eq!(latency.sum, (1 << 41) + lowest(BUCKETS - 1));
     }
 }
