@@ -217,6 +217,8 @@ def test_ends_of_the_program_in_a_region(run: Run) -> None:
         assert child("os._exit", lambda: os._exit(4)) == 4
         assert child("killed", lambda: os.kill(os.getpid(), signal.SIGKILL)) == -9
         assert child("terminated", lambda: os.kill(os.getpid(), signal.SIGTERM)) == -15
+        # A shell's background jobs ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with profiler.region("interrupted"):
                 os.kill(os.getpid(), signal.SIGINT)
