@@ -55,11 +55,16 @@ fn run() -> Result<(), String> {
     Ok(())
 }
 
+/// The object that the variable names.
 fn given(path: PathBuf) -> Object {
-    let recorded = fs::read_to_string(path.with_file_name("sources")).ok();
+    let recorded = path.with_file_name("sources");
+    let hash = fs::read_to_string(&recorded).ok();
+    if hash.is_some() {
+        println!("cargo::rerun-if-changed={}", recorded.display());
+    }
     Object {
         path,
-        sources: recorded.map(|hash| hash.trim().to_owned()),
+        sources: hash.map(|hash| hash.trim().to_owned()),
         commit: None,
     }
 }

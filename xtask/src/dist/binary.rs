@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 30_000_000;
 
 /// The C library of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Libc {
+enum Libc {
     /// Linked dynamically; NVIDIA's library can be opened.
     Gnu,
     /// Linked statically: one file for an initramfs or an empty container, without NVIDIA GPUs.
