@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, fs, io, mem, path::Path, sync::OnceLock};
 
-use crate::{CpuId, EventTable, EventTableError, Meaning, Uarch};
+use serde::Deserialize;
+
+use crate::{CpuId, EventTable, EventTableError, Match, Meaning, Uarch};
 
 /// File names without extension, and their content.
 static DATA: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/data.rs"));
@@ -39,6 +41,28 @@ const GENERIC: &str = "generic";
 /// Unit and meaning of each metric.
 static MEANINGS: &str = include_str!("../data/metrics.toml");
 
+/// The first keys of a data file, before its PMUs, events and groups.
+#[derive(Debug, Deserialize)]
+struct Head {
+    base: Option<String>,
+    #[serde(rename = "match")]
+    matches: Match,
+}
+
+impl Head {
+    fn of(text: &str) -> Result<Self, toml::de::Error> {
+        let is_table = |line: &str| line.starts_with('[') && !line.contains("[match");
+        let mut length = 0;
+        for line in text.split_inclusive('\n') {
+            if is_table(line) {
+                break;
+            }
+            length += line.len();
+        }
+        toml::from_str(&text[..length])
+    }
+}
+
 /// Every known microarchitecture.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
@@ -55,6 +79,33 @@ impl Catalog {
         static BUILTIN: OnceLock<Catalog> = OnceLock::new();
         BUILTIN
             .get_or_init(|| Self::parse(DATA.iter().copied()).expect("the embedded data is valid"))
+    }
+
+    /// The built-in tables of these CPUs and of the kernel's generic events, with those on which
+    /// they are based. The others are not parsed: all together take tens of milliseconds.
+    ///
+    /// # Panics
+    ///
+    /// When an embedded file is wrong, which the tests of this crate exclude.
+    pub fn builtin_of(cpus: &[CpuId]) -> Self {
+        let heads: Vec<_> = DATA
+            .iter()
+            .map(|(id, text)| (*id, Head::of(text).expect("the embedded data is valid")))
+            .collect();
+        let mut wanted: Vec<&str> = vec![GENERIC];
+        let matching = heads
+            .iter()
+            .filter(|(_, head)| cpus.iter().any(|cpu| head.matches.contains(cpu)));
+        wanted.extend(matching.map(|(id, _)| *id));
+        let mut next = 0;
+        while let Some(id) = wanted.get(next) {
+            next += 1;
+            let head = heads.iter().find(|(known, _)| known == id);
+            let base = head.and_then(|(_, head)| head.base.as_deref());
+            wanted.extend(base.filter(|base| !wanted.contains(base)));
+        }
+        let files = DATA.iter().filter(|(id, _)| wanted.contains(id));
+        Self::parse(files.copied()).expect("the embedded data is valid")
     }
 
     /// Reads data files, given as names without extension and content. Each may have another one as
@@ -181,7 +232,7 @@ impl Catalog {
     /// The microarchitectures that match the CPU: several if its processor has several kinds of
     /// cores and the PMU is unknown.
     pub fn candidates(&self, id: &CpuId) -> impl Iterator<Item = &Uarch> {
-        self.iter().filter(move |uarch| uarch.matches(id))
+        self.iter().filter(move |uarch| uarch.matches.contains(id))
     }
 
     /// The microarchitecture of the CPU. `None` for an unknown CPU and for several
@@ -209,5 +260,48 @@ fn cycle(waiting: &[(&str, Option<String>)]) -> Error {
     Error::Table {
         id: chain.first().copied().unwrap_or_default().to_owned(),
         source: EventTableError::Cycle(chain.iter().map(|&id| id.to_owned()).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A CPU of a microarchitecture; none if no CPU matches.
+    fn cpu_of(matches: &Match) -> Option<CpuId> {
+        let x86 = matches.cpuid.first().map(|entry| CpuId::X86 {
+            vendor: entry.vendor.clone(),
+            family: entry.family,
+            model: entry.models.0[0].0,
+            stepping: entry.steppings.as_ref().map_or(0, |all| all.0[0].0),
+            pmu: entry.pmu.clone(),
+        });
+        let arm64 = matches.midr.first().map(|entry| CpuId::Arm64 {
+            midr: entry.implementer << 24 | entry.parts.0[0].0 << 4,
+        });
+        let power = matches.pvr.first().map(|entry| CpuId::Power {
+            pvr: entry.versions.0[0].0 << 16,
+        });
+        x86.or(arm64).or(power)
+    }
+
+    #[test]
+    fn tables_of_single_cpus_are_those_of_the_catalog() {
+        let all = Catalog::builtin();
+        let mut cpus = 0;
+        for uarch in all.iter() {
+            let Some(cpu) = cpu_of(&uarch.matches) else {
+                continue;
+            };
+            cpus += 1;
+            let own = Catalog::builtin_of(std::slice::from_ref(&cpu));
+            let found = own.lookup(&cpu).expect("known");
+            assert_eq!(format!("{found:?}"), format!("{uarch:?}"));
+            assert!(own.generic().is_some());
+            assert!(own.iter().count() < all.iter().count() / 2, "{}", uarch.id);
+        }
+        // All but the generic events.
+        assert_eq!(cpus, all.iter().count() - 1);
+        assert_eq!(Catalog::builtin_of(&[]).iter().count(), 1);
     }
 }

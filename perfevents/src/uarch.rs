@@ -60,6 +60,39 @@ impl Match {
     pub fn is_empty(&self) -> bool {
         self.cpuid.is_empty() && self.midr.is_empty() && self.pvr.is_empty()
     }
+
+    /// Whether the CPU is one of them. A CPU with an unknown PMU matches all kinds of cores of its
+    /// processor.
+    pub fn contains(&self, id: &CpuId) -> bool {
+        match id {
+            CpuId::X86 {
+                vendor,
+                family,
+                model,
+                stepping,
+                pmu,
+            } => self.cpuid.iter().any(|entry| {
+                let pmus = entry.pmu.as_deref().zip(pmu.as_deref());
+                entry.vendor == *vendor
+                    && entry.family == *family
+                    && entry.models.contains(*model)
+                    && entry
+                        .steppings
+                        .as_ref()
+                        .is_none_or(|all| all.contains(*stepping))
+                    && pmus.is_none_or(|(entry, found)| entry == found)
+            }),
+            CpuId::Arm64 { midr } => self.midr.iter().any(|entry| {
+                entry.implementer == midr >> 24 && entry.parts.contains(midr >> 4 & 0xfff)
+            }),
+            CpuId::Power { pvr } => {
+                let version = pvr >> 16;
+                self.pvr
+                    .iter()
+                    .any(|entry| entry.versions.contains(version))
+            }
+        }
+    }
 }
 
 /// x86 processors.
@@ -158,42 +191,6 @@ fn range(element: Element) -> Result<(u32, u32), String> {
     match range {
         Some((first, last)) if first <= last => Ok((first, last)),
         _ => Err(format!("{text:?} is not a range such as \"0x30-0x4f\"")),
-    }
-}
-
-impl Uarch {
-    /// Whether the CPU matches. A CPU with an unknown PMU matches all kinds of cores of its
-    /// processor.
-    pub fn matches(&self, id: &CpuId) -> bool {
-        match id {
-            CpuId::X86 {
-                vendor,
-                family,
-                model,
-                stepping,
-                pmu,
-            } => self.matches.cpuid.iter().any(|entry| {
-                let pmus = entry.pmu.as_deref().zip(pmu.as_deref());
-                entry.vendor == *vendor
-                    && entry.family == *family
-                    && entry.models.contains(*model)
-                    && entry
-                        .steppings
-                        .as_ref()
-                        .is_none_or(|all| all.contains(*stepping))
-                    && pmus.is_none_or(|(entry, found)| entry == found)
-            }),
-            CpuId::Arm64 { midr } => self.matches.midr.iter().any(|entry| {
-                entry.implementer == midr >> 24 && entry.parts.contains(midr >> 4 & 0xfff)
-            }),
-            CpuId::Power { pvr } => {
-                let version = pvr >> 16;
-                self.matches
-                    .pvr
-                    .iter()
-                    .any(|entry| entry.versions.contains(version))
-            }
-        }
     }
 }
 

@@ -64,8 +64,8 @@ fn mark(ctx: *mut c_void) -> i32 {
         return 0;
     };
     if control().is_some_and(|control| control.arming == arming::LEARN) {
-        find_per_cpu_offsets();
         find_namespace();
+        find_per_cpu_offsets();
         return 0;
     }
     if in_target(task) {
@@ -90,6 +90,7 @@ fn sample(ctx: *mut c_void) -> i32 {
     let Some(entry) = TASKS.get(task) else {
         return 0;
     };
+    let (signal, mm) = (task.signal(), task.memory());
     let (Some(control), Some(scratch), Some(process)) =
         (control(), scratch(), process(task.tgid()))
     else {
@@ -98,8 +99,8 @@ fn sample(ctx: *mut c_void) -> i32 {
     let Some(reading) = reading(control) else {
         return 0;
     };
-    if is_unchanged(task, entry, reading) {
-        report_unchanged(seq, task, process, entry.state, reading);
+    if is_unchanged(task, signal, entry, reading) {
+        report_unchanged(seq, mm, process, entry.state, reading);
         return 0;
     }
     messages::report_of(task);
@@ -108,7 +109,7 @@ fn sample(ctx: *mut c_void) -> i32 {
     if process.reported_epoch != control.epoch || process.reported_tid == tid {
         process.reported_epoch = control.epoch;
         process.reported_tid = tid;
-        report_process(seq, task, process, &mut scratch.record);
+        report_process(seq, task, (signal, mm), process, &mut scratch.record);
     }
     let accumulated = entry.state == state::ACCUMULATED;
     let thread = &mut scratch.thread;
@@ -207,7 +208,7 @@ fn reading(control: &Control) -> Option<&'static Reading> {
 /// Whether the process has not run since before the last reading, which has reported it: its only
 /// thread has been in the same state since.
 #[inline(always)]
-fn is_unchanged(task: Task, entry: &TaskState, reading: &Reading) -> bool {
+fn is_unchanged(task: Task, signal: Object, entry: &TaskState, reading: &Reading) -> bool {
     config!(threads) == 0
         && entry.since < reading.previous
         && (entry.state == state::QUEUED
@@ -215,13 +216,13 @@ fn is_unchanged(task: Task, entry: &TaskState, reading: &Reading) -> bool {
             || entry.state == state::BLOCKED)
         && (config!(wakeups) != 0 || is_queued(task) == (entry.state == state::QUEUED))
         && !is_on_cpu(task)
-        && task.signal().get::<u32>(offset!(signal_nr_threads)) == 1
+        && signal.get::<u32>(offset!(signal_nr_threads)) == 1
 }
 
 #[inline(always)]
 fn report_unchanged(
     seq: Object,
-    task: Task,
+    mm: Object,
     process: &ProcessEntry,
     state: u32,
     reading: &Reading,
@@ -235,7 +236,6 @@ fn report_unchanged(
         span: reading.now.saturating_sub(reading.previous),
         rss: [0; 4],
     };
-    let mm = task.0.object(offset!(task_mm));
     if !mm.is_null() {
         to.has_mm = 1;
         to.rss = resident(mm);
@@ -314,20 +314,24 @@ fn add_observed(task: Task, entry: &TaskState, now: u64, thread: &mut ThreadReco
 }
 
 #[inline(always)]
-fn report_process(seq: Object, task: Task, process: &ProcessEntry, to: &mut ProcessRecord) {
+fn report_process(
+    seq: Object,
+    task: Task,
+    (signal, mm): (Object, Object),
+    process: &ProcessEntry,
+    to: &mut ProcessRecord,
+) {
     let leader = task.leader();
-    let signal = task.signal();
     to.kind = record::PROCESS;
     to.pid = process.pid;
     to.ppid = task.parent().visible_pid();
-    to.uid = task.uid();
-    to.permissions = task.permissions();
+    (to.uid, to.permissions) = task.user(mm);
     to.threads = signal.get(offset!(signal_nr_threads));
     to.start_boottime = process.start_boottime;
     to.max_rss = signal.get(offset!(signal_maxrss));
     leader.comm(&mut to.comm);
     to.fds = open_fds(task);
-    report_memory(task, to);
+    report_memory(task, mm, to);
     write(seq, &raw const *to, size_of::<ProcessRecord>());
     if process.ended.totals.oncpu != 0 {
         let header = Header {

@@ -85,6 +85,10 @@ impl Object {
     }
 
     /// A pointer member.
+    ///
+    /// Between Linux 6.2 and 6.18, the verifier searches all types of the kernel by name (a
+    /// millisecond) each time it passes this for an object that it trusts: an argument of a
+    /// tracepoint, the current task. To be called before the program branches, once for each member.
     #[inline(always)]
     pub fn object(self, offset: u32) -> Self {
         Self(self.get(offset))
@@ -292,15 +296,9 @@ impl Task {
         self.leader().visible_tid()
     }
 
-    /// Real user id.
+    /// Real user id and present permissions, with its memory.
     #[inline(always)]
-    pub fn uid(self) -> u32 {
-        self.0.object(offset!(task_cred)).get(offset!(cred_uid))
-    }
-
-    /// Present permissions.
-    #[inline(always)]
-    pub fn permissions(self) -> Permissions {
+    pub fn user(self, mm: Object) -> (u32, Permissions) {
         const DUMPABLE: u64 = 0x3;
         let cred = self.0.object(offset!(task_cred));
         let id = |offset| cred.get::<u32>(offset);
@@ -312,14 +310,21 @@ impl Task {
         let dumpable = match offset!(mm_flags) {
             MISSING => Permissions::DUMPABLE_BY_USER,
             offset => {
-                let flags: u64 = self.0.object(offset!(task_mm)).get(offset);
+                let flags: u64 = mm.get(offset);
                 (flags & DUMPABLE) as u32
             }
         };
-        Permissions {
+        let permissions = Permissions {
             ids_differ,
             dumpable,
-        }
+        };
+        (uid, permissions)
+    }
+
+    /// `mm_struct`; null for kernel threads and exiting tasks.
+    #[inline(always)]
+    pub fn memory(self) -> Object {
+        self.0.object(offset!(task_mm))
     }
 
     /// `signal_struct`, which the threads of a process share.

@@ -56,12 +56,13 @@ pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn report_fork(kind: u32, parent: Task, child: Task) {
+    let (uid, permissions) = child.user(child.memory());
     let mut fork = Fork {
         kind,
         pid: child.visible_pid(),
         ppid: parent.visible_pid(),
-        uid: child.uid(),
-        permissions: child.permissions(),
+        uid,
+        permissions,
         start_boottime: child.start(),
         parent_start_boottime: parent.leader().start(),
         comm: [0; 16],
@@ -81,6 +82,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     let Some(entry) = TASKS.get(task) else {
         return 0;
     };
+    let (mm, signal) = (task.memory(), task.signal());
     // An exec by any thread makes it the leader.
     entry.owner.tid = entry.owner.pid;
     messages::set_owner(task, entry.owner);
@@ -90,8 +92,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     header.kind = event::EXEC;
     header.pid = task.visible_pid();
     header.start_boottime = task.leader().start();
-    header.uid = task.uid();
-    header.permissions = task.permissions();
+    (header.uid, header.permissions) = task.user(mm);
     task.comm(&mut header.comm);
     header.path[0] = 0;
     let binprm = Object(ctx.arg(2));
@@ -99,12 +100,11 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the helper checks the address and terminates the string. After an error it is empty.
     let _ = unsafe { bpf_probe_read_kernel_str_bytes(interpreter, &mut header.path) };
 
-    let mm = task.0.object(offset!(task_mm));
     let start: u64 = mm.get(offset!(mm_arg_start));
     let end: u64 = mm.get(offset!(mm_arg_end));
     let total = end.saturating_sub(start);
     header.args_total = total;
-    header.max_rss = task.signal().get(offset!(signal_maxrss));
+    header.max_rss = signal.get(offset!(signal_maxrss));
     let mut length = if total < ARGS_MAX as u64 {
         total
     } else {
@@ -208,8 +208,7 @@ fn end_process(task: Task, tgid: u32, entry: &mut ProcessEntry, now: u64) {
         leader.0.get(offset!(task_exit_code))
     };
     entry.max_rss = signal.get(offset!(signal_maxrss));
-    entry.uid = task.uid();
-    entry.permissions = task.permissions();
+    (entry.uid, entry.permissions) = task.user(task.memory());
     entry.end = now;
     leader.comm(&mut entry.comm);
     let is_last = counters().is_some_and(|counters| decrement(&mut counters.live) == 0);

@@ -36,10 +36,9 @@ pub fn resident(mm: Object) -> [i64; 4] {
     ]
 }
 
-/// Sets the memory of a process.
+/// Sets the memory of a process, which is `mm`.
 #[inline(always)]
-pub fn report_memory(task: Task, to: &mut ProcessRecord) {
-    let mm = task.0.object(offset!(task_mm));
+pub fn report_memory(task: Task, mm: Object, to: &mut ProcessRecord) {
     to.has_mm = u32::from(!mm.is_null());
     to.rss = [0; 4];
     to.rss_per_cpu = [0; 4];
@@ -61,7 +60,7 @@ pub fn report_memory(task: Task, to: &mut ProcessRecord) {
         to.rss_exact = 1;
     }
     // If the task has released its memory in the meantime, the values are invalid.
-    if task.0.object(offset!(task_mm)) != mm {
+    if task.memory() != mm {
         to.has_mm = 0;
     }
 }
@@ -69,7 +68,7 @@ pub fn report_memory(task: Task, to: &mut ProcessRecord) {
 /// Largest resident set of a task that still has its memory, pages; 0 if it has none.
 #[inline(always)]
 pub fn peak_resident(task: Task) -> u64 {
-    let mm = task.0.object(offset!(task_mm));
+    let mm = task.memory();
     if mm.is_null() {
         return 0;
     }

@@ -50,6 +50,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 /// leaves.
 #[inline(always)]
 fn end_absence(task: Task, entry: &mut TaskState) {
+    let now = task.runqueue_clock();
     let run_delay: u64 = task.0.get(offset!(task_run_delay));
     let arrived: u64 = task.0.get(offset!(task_last_arrival));
     let left = entry.since;
@@ -59,7 +60,7 @@ fn end_absence(task: Task, entry: &mut TaskState) {
     // reads them in the opposite order.
     // SAFETY: fields of the entry.
     unsafe {
-        write_volatile(&raw mut entry.since, task.runqueue_clock());
+        write_volatile(&raw mut entry.since, now);
         write_volatile(&raw mut entry.run_delay, run_delay);
     }
     // It was on this CPU when it was found, or it was preempted on its way to sleep: the scheduler

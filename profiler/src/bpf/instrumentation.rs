@@ -3,6 +3,7 @@
 //! The method is selected by trial: the first one whose hooks all load and attach is used.
 
 use std::{
+    collections::HashMap,
     num::NonZero,
     sync::{
         Mutex,
@@ -228,10 +229,18 @@ pub struct Attached {
     pub hook: String,
 }
 
+/// Why the kernel has rejected programs, by their names.
+pub type Rejected = HashMap<&'static str, BpfError>;
+
 /// Loads the programs of these hooks, and of the method of each instrumentation that is tried first,
-/// in parallel: the verifier takes tenths of a second for all of them. Programs that the kernel
-/// rejects are not loaded.
-pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Requested]) {
+/// in parallel: the verifier takes a tenth of a second for all of them. Returns those that the
+/// kernel rejects.
+pub fn load_all(
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    hooks: &[Hook],
+    requested: &[Requested],
+) -> Rejected {
     // More would only wait for locks of the kernel.
     const THREADS_MAX: usize = 8;
     let mut sets = vec![HookSet::new(hooks.iter())];
@@ -256,6 +265,7 @@ pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Request
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.min(THREADS_MAX).min(programs.len());
     let queue = Mutex::new(programs.into_iter());
+    let rejected = Mutex::new(Rejected::new());
     in_threads(threads, || {
         loop {
             let next = queue.lock().expect("not held while loading").next();
@@ -266,11 +276,14 @@ pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Request
             if of_function && set.is_refused.load(Ordering::Relaxed) {
                 continue;
             }
-            if load(program, hook, hook.function, btf).is_err() && of_function {
-                set.is_refused.store(true, Ordering::Relaxed);
+            if let Err(error) = load(program, hook, hook.function, btf) {
+                set.is_refused.fetch_or(of_function, Ordering::Relaxed);
+                let mut rejected = rejected.lock().expect("not held while loading");
+                rejected.insert(hook.program, error);
             }
         }
     });
+    rejected.into_inner().expect("not held while loading")
 }
 
 /// Hooks. If one at a function is refused, the others at functions are not tried.
@@ -321,6 +334,7 @@ pub fn attach_method(
     ebpf: &mut Ebpf,
     btf: &Btf,
     requested: Requested,
+    rejected: &mut Rejected,
     attached: &mut Vec<Attached>,
 ) -> AttachResult {
     let instrumentation = requested.instrumentation;
@@ -338,7 +352,7 @@ pub fn attach_method(
         };
         let before = attached.len();
         let mut attach = |hook| {
-            attach(ebpf, btf, hook, attached)
+            attach(ebpf, btf, hook, rejected, attached)
                 .err()
                 .map(|error| (hook, error))
         };
@@ -367,6 +381,7 @@ pub fn attach(
     ebpf: &mut Ebpf,
     btf: &Btf,
     hook: &Hook,
+    rejected: &mut Rejected,
     attached: &mut Vec<Attached>,
 ) -> Result<(), BpfError> {
     if attached
@@ -377,7 +392,10 @@ pub fn attach(
     }
     let program = ebpf.program_mut(hook.program);
     let program = program.ok_or(BpfError::NoProgram(hook.program))?;
-    let result = attach_to(program, btf, hook, hook.function);
+    let result = match rejected.remove(hook.program) {
+        Some(error) => Err(error),
+        None => attach_to(program, btf, hook, hook.function),
+    };
     let (function, result) = match (result, hook.formerly) {
         // If both names fail, the cause is that of the present one.
         (Err(error), Some(former)) => (

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{ErrorKind, Read as _},
     os::fd::{AsFd as _, OwnedFd},
+    thread,
 };
 
 use aya::{
@@ -23,7 +24,7 @@ use super::{
     btf::Btf,
     error::BpfError,
     instrumentation::{
-        AttachResult, Attached, Hook, Requested, attach, attach_method, load, load_all,
+        AttachResult, Attached, Hook, Rejected, Requested, attach, attach_method, load, load_all,
         unload_unused,
     },
     kernel_map::KernelMap,
@@ -86,25 +87,31 @@ impl Programs {
     pub fn load(host: &Host, settings: &Settings) -> Result<Self, BpfError> {
         let mut instrumentations = settings.instrumentations.clone();
         let path = host.sysfs.join("kernel/btf/vmlinux");
-        // Dropped before aya parses the same file, twice, to limit the peak of memory.
-        let (offsets, config, tracepoints) = {
-            let kernel = Btf::read(&path)?;
-            let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
-            let wakeups = observe_wakeups(host, &offsets, &mut instrumentations);
-            let config = config(host, settings, &kernel, wakeups);
-            (offsets, config, tracepoints(settings, &kernel))
-        };
-        let missing = offsets.missing();
-        if !missing.is_empty() {
-            return Err(BpfError::MissingMembers(missing));
-        }
-        let mut ebpf = load_object(host, settings, &offsets, &config)?;
-        let btf =
-            aya::Btf::parse_file(&path, aya::Endianness::default()).map_err(BpfError::ParseBtf)?;
+        // aya parses the same file, once to load the object and once to load the programs.
+        let parse = || aya::Btf::parse_file(&path, aya::Endianness::default());
+        let (offsets, config, tracepoints, ebpf, btf) = thread::scope(|scope| {
+            let btf = scope.spawn(parse);
+            let (offsets, config, tracepoints) = {
+                let kernel = Btf::read(&path)?;
+                let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
+                let wakeups = observe_wakeups(host, &offsets, &mut instrumentations);
+                let config = config(host, settings, &kernel, wakeups);
+                (offsets, config, tracepoints(settings, &kernel))
+            };
+            let missing = offsets.missing();
+            if !missing.is_empty() {
+                return Err(BpfError::MissingMembers(missing));
+            }
+            let ebpf = load_object(host, settings, &offsets, &config)?;
+            let btf = btf.join().expect("parsing does not panic");
+            Ok::<_, BpfError>((offsets, config, tracepoints, ebpf, btf))
+        })?;
+        let btf = btf.map_err(BpfError::ParseBtf)?;
+        let mut ebpf = ebpf;
         let mut attached = Vec::new();
         let iterators = [Hook::tasks("mark"), Hook::tasks("sample")];
         let required: Vec<Hook> = iterators.iter().chain(&tracepoints).copied().collect();
-        load_all(&mut ebpf, &btf, &required, &instrumentations);
+        let rejected = load_all(&mut ebpf, &btf, &required, &instrumentations);
         for hook in &required {
             let program = ebpf.program_mut(hook.program);
             let program = program.ok_or(BpfError::NoProgram(hook.program))?;
@@ -148,7 +155,7 @@ impl Programs {
         programs.mark()?;
         programs.state.arming = arming::REPORT;
         programs.write_state()?;
-        programs.attach(&tracepoints, &instrumentations, &btf)?;
+        programs.attach(&tracepoints, &instrumentations, rejected, &btf)?;
         Ok(programs)
     }
 
@@ -157,13 +164,26 @@ impl Programs {
         &mut self,
         tracepoints: &[Hook],
         instrumentations: &[Requested],
+        mut rejected: Rejected,
         btf: &aya::Btf,
     ) -> Result<(), BpfError> {
         for hook in tracepoints {
-            attach(&mut self.ebpf, btf, hook, &mut self.attached)?;
+            attach(
+                &mut self.ebpf,
+                btf,
+                hook,
+                &mut rejected,
+                &mut self.attached,
+            )?;
         }
         for requested in instrumentations {
-            let result = attach_method(&mut self.ebpf, btf, *requested, &mut self.attached);
+            let result = attach_method(
+                &mut self.ebpf,
+                btf,
+                *requested,
+                &mut rejected,
+                &mut self.attached,
+            );
             self.instrumentations.push(result);
         }
         unload_unused(&mut self.ebpf, &self.attached);

@@ -5,7 +5,23 @@ use std::path::Path;
 use perfevents::Catalog;
 
 use super::Error;
-use crate::privileges;
+use crate::{
+    host::{Host, cpu_ids},
+    privileges,
+};
+
+/// The tables of this machine's CPUs and of the generic events; with a directory, those of
+/// [`catalog`].
+///
+/// # Errors
+///
+/// If a table of the directory cannot be read or contradicts itself.
+pub fn catalog_of(host: &Host, directory: Option<&Path>) -> Result<Catalog, Error> {
+    match directory {
+        None => Ok(Catalog::builtin_of(&cpu_ids(&host.procfs, &host.sysfs))),
+        directory => catalog(directory),
+    }
+}
 
 /// The built-in tables, amended and replaced by those of a directory.
 ///

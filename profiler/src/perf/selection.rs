@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use perfevents::{Catalog, Request, Uarch};
 
-use super::{Error, catalog};
-use crate::support::names;
+use super::{Error, catalog::catalog_of};
+use crate::{host::Host, support::names};
 
 /// Groups that are counted by default, as far as the CPU has them.
 ///
@@ -126,13 +126,13 @@ impl Selection {
         IF_FITTING.contains(&group) && !named.any(is)
     }
 
-    /// The event tables, including those of the directory.
+    /// The event tables of this machine's CPUs, including those of the directory.
     ///
     /// # Errors
     ///
     /// If a table of the directory cannot be read or contradicts itself.
-    pub fn catalog(&self) -> Result<Catalog, Error> {
-        catalog(self.tables.as_deref())
+    pub fn catalog(&self, host: &Host) -> Result<Catalog, Error> {
+        catalog_of(host, self.tables.as_deref())
     }
 
     /// Names of the selected groups in the tables of the CPU.

@@ -73,12 +73,17 @@ impl Address {
     }
 }
 
-/// The class of a connected socket.
+/// The cached route of a socket, which decides where its packets go; null if there is none. To be
+/// taken at the begin of a program: see [`Object::object`].
 #[inline(always)]
-pub fn connected(sock: Object, protocol: u64) -> u64 {
+pub fn route(sock: Object) -> Object {
+    sock.object(offset!(sock_dst))
+}
+
+/// The class of a connected socket with this route.
+#[inline(always)]
+pub fn connected(sock: Object, route: Object, protocol: u64) -> u64 {
     let peer = Address::of(sock, offset!(sock_daddr), offset!(sock_v6_daddr));
-    // The cached route, which decides where packets go.
-    let route = sock.object(offset!(sock_dst));
     let scope = if !route.is_null() {
         let device = route.object(offset!(dst_dev));
         if device.get::<u32>(offset!(device_flags)) & IFF_LOOPBACK != 0 {

@@ -98,6 +98,7 @@ fn count_unix(bytes: u64, direction: Direction) {
 
 #[inline(always)]
 fn count_ip(sock: Object, bytes: u64, direction: Direction) {
+    let route = class::route(sock);
     let Some(messages) = messages::of_current() else {
         return;
     };
@@ -112,9 +113,8 @@ fn count_ip(sock: Object, bytes: u64, direction: Direction) {
         IPPROTO_MPTCP => (protocol::TCP, 0),
         _ => return,
     };
-    // In one place, because the verifier takes long for code that follows pointers.
     let class = if known == 0 {
-        class::connected(sock, protocol)
+        class::connected(sock, route, protocol)
     } else {
         known
     };

@@ -4,7 +4,7 @@ use aya_ebpf::{
     helpers::generated::bpf_task_pt_regs, macros::btf_tracepoint, programs::BtfTracePointContext,
 };
 
-use super::{counters_of, socket, tcp};
+use super::{class, counters_of, socket, tcp};
 use crate::{
     offsets::MISSING,
     programs::{
@@ -29,6 +29,7 @@ pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     let sock = Object(ctx.arg(0));
+    let route = class::route(sock);
     let Some(owner) = current_owner() else {
         return 0;
     };
@@ -47,7 +48,7 @@ pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
     {
         bytes = bytes.wrapping_sub(1);
     }
-    tcp::touch(sock, socket, owner);
+    tcp::touch(sock, route, socket, owner);
     if bytes as i32 > 0
         && let Some(entry) = counters_of(owner, socket.class)
     {

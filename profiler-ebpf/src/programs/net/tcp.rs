@@ -47,11 +47,11 @@ pub fn transfer(sock: Object, socket: &mut Socket, owner: Owner, bytes: u64, dir
     }
 }
 
-/// `owner` uses the socket.
+/// `owner` uses the socket, which has this route.
 #[inline(always)]
-pub fn touch(sock: Object, socket: &mut Socket, owner: Owner) {
+pub fn touch(sock: Object, route: Object, socket: &mut Socket, owner: Owner) {
     if socket.class == 0 {
-        socket.class = class::connected(sock, protocol::TCP);
+        socket.class = class::connected(sock, route, protocol::TCP);
     }
     touch_classified(sock, socket, owner);
 }
@@ -141,6 +141,7 @@ pub fn tcp_state(ctx: BtfTracePointContext) -> i32 {
     if sock.get::<u16>(offset!(sock_protocol)) != IPPROTO_TCP {
         return 0;
     }
+    let route = class::route(sock);
     let (old, new): (u32, u32) = (ctx.arg(1), ctx.arg(2));
     let change = match (old, new) {
         // In the context of connect().
@@ -160,7 +161,7 @@ pub fn tcp_state(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     // In one place, because the verifier takes long for code that follows pointers.
-    let class = class::connected(sock, protocol::TCP);
+    let class = class::connected(sock, route, protocol::TCP);
     match change {
         Change::Established => establish(sock, class),
         Change::ConnectFailure => count_connect_failure(sock, class),
@@ -270,6 +271,7 @@ fn end(sock: Object, class: u64, reset: bool) {
 #[btf_tracepoint(function = "tcp_retransmit_skb")]
 pub fn tcp_retransmit(ctx: BtfTracePointContext) -> i32 {
     let sock = Object(ctx.arg(0));
+    let route = class::route(sock);
     let found = find(sock);
     let Some(owner) = owner_of(found.as_deref()) else {
         return 0;
@@ -280,14 +282,20 @@ pub fn tcp_retransmit(ctx: BtfTracePointContext) -> i32 {
         let packet: *const u8 = ctx.arg(1);
         let segments = u64::from(offset!(skb_cb)) + u64::from(offset!(tcp_cb_gso_segs));
         let segments = read(packet.wrapping_add(segments as usize).cast::<u16>());
-        count_retransmits(sock, owner, 0, segments.unwrap_or(1).into());
+        let class = class::connected(sock, route, protocol::TCP);
+        count_retransmits(owner, class, segments.unwrap_or(1).into());
         return 0;
     };
     let now = tcp.get::<u32>(offset!(tcp_total_retrans)).into();
     if let Some(before) = before
         && compare_exchange(&mut socket.retransmits, before, now) == before
     {
-        count_retransmits(sock, owner, socket.class, increase(before, now));
+        let class = if socket.class == 0 {
+            class::connected(sock, route, protocol::TCP)
+        } else {
+            socket.class
+        };
+        count_retransmits(owner, class, increase(before, now));
     }
     0
 }
@@ -297,18 +305,13 @@ pub fn tcp_retransmit(ctx: BtfTracePointContext) -> i32 {
 pub fn tcp_retransmit_synack(ctx: BtfTracePointContext) -> i32 {
     let sock = Object(ctx.arg(0));
     if let Some(owner) = owner_of(find(sock).as_deref()) {
-        count_retransmits(sock, owner, class::bound(sock, protocol::TCP), 1);
+        count_retransmits(owner, class::bound(sock, protocol::TCP), 1);
     }
     0
 }
 
 #[inline(always)]
-fn count_retransmits(sock: Object, owner: Owner, class: u64, segments: u64) {
-    let class = if class == 0 {
-        class::connected(sock, protocol::TCP)
-    } else {
-        class
-    };
+fn count_retransmits(owner: Owner, class: u64, segments: u64) {
     if let Some(entry) = counters_of(owner, class) {
         add(&mut entry.retransmits, segments);
     }
@@ -335,6 +338,7 @@ pub fn tcp_accept(ctx: FExitContext) -> i32 {
     if sock.is_null() || sock.get::<u16>(offset!(sock_protocol)) != IPPROTO_TCP {
         return 0;
     }
+    let route = class::route(sock);
     let Some(owner) = current_owner() else {
         return 0;
     };
@@ -344,7 +348,7 @@ pub fn tcp_accept(ctx: FExitContext) -> i32 {
         if is_new {
             socket.unaccepted = 1;
         }
-        touch(sock, socket, owner);
+        touch(sock, route, socket, owner);
     }
     0
 }

@@ -182,7 +182,7 @@ fn default_groups_that_do_not_fit_are_left_out_and_reported() {
         let root = tree.0.path();
         let host = Host::probe(root.join("proc"), root.join("sys"), Some("x".to_owned()));
         let selection = Selection::new(groups, None, Some(tables.clone())).expect("valid");
-        let catalog = selection.catalog().expect("valid tables");
+        let catalog = selection.catalog(&host).expect("valid tables");
         let machine = Machine::read(&host, &catalog);
         Plan::new(&machine, &selection).expect("a plan")
     };

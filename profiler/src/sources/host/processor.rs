@@ -44,9 +44,10 @@ impl Processor {
         let fields = cpuinfo(&host.procfs).into_iter().next().unwrap_or_default();
         let field = |names: &[&str]| names.iter().find_map(|name| word(&fields, name));
         let ids = cpu_ids(&host.procfs, &host.sysfs);
+        let catalog = Catalog::builtin_of(&ids);
         let kinds: Vec<Vec<&Uarch>> = ids
             .iter()
-            .map(|id| Catalog::builtin().candidates(id).collect())
+            .map(|id| catalog.candidates(id).collect())
             .collect();
         let (min_frequency, max_frequency) = range(&host.sysfs);
         let first = cpufreq(&host.sysfs, 0);

@@ -74,7 +74,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     input: Input::Tasks { procfs: true },
     capabilities: |host| privileges::for_events(host.perf_event_paranoid),
     validate: |host, selection| {
-        let catalog = selection.catalog()?;
+        let catalog = selection.catalog(host)?;
         Plan::new(&Machine::read(host, &catalog), selection)?;
         Ok(())
     },
@@ -86,7 +86,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 /// How far the default groups work on this machine.
 fn probe(host: &Host) -> Support {
     let selection = Selection::default();
-    let catalog = match selection.catalog() {
+    let catalog = match selection.catalog(host) {
         Ok(catalog) => catalog,
         Err(error) => return no(&error.to_string(), ""),
     };
@@ -138,7 +138,7 @@ struct Perf {
 
 impl Perf {
     fn open(context: &OpenContext<'_>) -> Result<Self> {
-        let catalog = context.perf.catalog()?;
+        let catalog = context.perf.catalog(context.host)?;
         let machine = Machine::read(context.host, &catalog);
         let mut plan = Plan::new(&machine, context.perf)?;
         if context.for_user && context.interval < energy::USER_PERIOD {
