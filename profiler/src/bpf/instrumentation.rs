@@ -235,12 +235,7 @@ pub type Rejected = HashMap<&'static str, BpfError>;
 /// Loads the programs of these hooks, and of the method of each instrumentation that is tried first,
 /// in parallel: the verifier takes a tenth of a second for all of them. Returns those that the
 /// kernel rejects.
-pub fn load_all(
-    ebpf: &mut Ebpf,
-    btf: &Btf,
-    hooks: &[Hook],
-    requested: &[Requested],
-) -> Rejected {
+pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Requested]) -> Rejected {
     // More would only wait for locks of the kernel.
     const THREADS_MAX: usize = 8;
     let mut sets = vec![HookSet::new(hooks.iter())];

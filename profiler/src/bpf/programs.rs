@@ -168,13 +168,7 @@ impl Programs {
         btf: &aya::Btf,
     ) -> Result<(), BpfError> {
         for hook in tracepoints {
-            attach(
-                &mut self.ebpf,
-                btf,
-                hook,
-                &mut rejected,
-                &mut self.attached,
-            )?;
+            attach(&mut self.ebpf, btf, hook, &mut rejected, &mut self.attached)?;
         }
         for requested in instrumentations {
             let result = attach_method(

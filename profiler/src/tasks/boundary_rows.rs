@@ -17,9 +17,11 @@ impl TaskTable {
     pub fn deliver(&mut self, marked: Option<&HashSet<u32>>) {
         let selected = marked.map(|pids| self.process_trees(pids));
         let selected = selected.as_ref();
-        for process in self.processes.values_mut() {
-            let is_selected = selected.is_none_or(|selected| selected.contains(&process.id));
-            process.deferred_ns = if is_selected { 0 } else { process.interval_ns };
+        if std::mem::replace(&mut self.any_deferred, selected.is_some()) || selected.is_some() {
+            for process in self.processes.values_mut() {
+                let is_selected = selected.is_none_or(|selected| selected.contains(&process.id));
+                process.deferred_ns = if is_selected { 0 } else { process.interval_ns };
+            }
         }
         self.rows = deliver(
             &mut self.deferred_rows,

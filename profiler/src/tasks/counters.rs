@@ -87,30 +87,32 @@ pub fn add_latency(sum: &mut Option<Latency>, more: Option<&Latency>) {
 }
 
 /// Sum of the histograms of several threads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LatencySum {
     sum: u64,
     max: u64,
-    buckets: [u64; BUCKETS],
-}
-
-impl Default for LatencySum {
-    fn default() -> Self {
-        Self {
-            sum: 0,
-            max: 0,
-            buckets: [0; BUCKETS],
-        }
-    }
+    /// All [`BUCKETS`]; none before the first value: most processes of a node do not run.
+    buckets: Vec<u64>,
 }
 
 impl LatencySum {
+    /// No values. Keeps its memory.
+    pub fn clear(&mut self) {
+        (self.sum, self.max) = (0, 0);
+        self.buckets.fill(0);
+    }
+
+    fn buckets(&mut self) -> &mut [u64] {
+        self.buckets.resize(BUCKETS, 0);
+        &mut self.buckets
+    }
+
     /// Adds the histogram of a live thread, with the maximum of the interval before reading
     /// `epoch`.
     pub fn add(&mut self, histogram: &Histogram, epoch: u32) {
         self.sum = self.sum.wrapping_add(histogram.sum);
         self.max = self.max.max(histogram.max_in(epoch.wrapping_sub(1)));
-        for (sum, count) in self.buckets.iter_mut().zip(&histogram.buckets) {
+        for (sum, count) in self.buckets().iter_mut().zip(&histogram.buckets) {
             *sum = sum.wrapping_add(*count);
         }
     }
@@ -125,18 +127,9 @@ impl LatencySum {
     /// Adds a duration that is not in a histogram yet. Its maximum counts where it is new.
     pub fn add_one(&mut self, ns: u64, is_new: bool) {
         self.sum = self.sum.wrapping_add(ns);
-        self.buckets[bucket(ns)] += 1;
+        self.buckets()[bucket(ns)] += 1;
         if is_new {
             self.max = self.max.max(ns);
-        }
-    }
-
-    /// Adds another sum.
-    pub fn add_sum(&mut self, more: &Self) {
-        self.sum = self.sum.wrapping_add(more.sum);
-        self.max = self.max.max(more.max);
-        for (sum, count) in self.buckets.iter_mut().zip(&more.buckets) {
-            *sum = sum.wrapping_add(*count);
         }
     }
 
@@ -147,10 +140,14 @@ impl LatencySum {
     /// buckets allow, the sum also by the maximum, and the rest of the sum is part of the next
     /// increase.
     pub fn advance(&mut self, now: &Self) -> Option<Latency> {
+        if now.buckets.is_empty() {
+            return None;
+        }
         let mut buckets = [0; BUCKETS];
         let (mut least, mut most) = (0_u64, 0_u64);
+        let published = self.buckets();
         for (bucket, increase) in buckets.iter_mut().enumerate() {
-            let (published, now) = (&mut self.buckets[bucket], now.buckets[bucket]);
+            let (published, now) = (&mut published[bucket], now.buckets[bucket]);
             *increase = now.saturating_sub(*published);
             *published = (*published).max(now);
             least = least.saturating_add(increase.saturating_mul(lowest(bucket)));
@@ -285,18 +282,18 @@ mod tests {
         };
         let (long, short, middle) = (bucket(82_740), bucket(5), bucket(100));
         assert_eq!(bucket(114_590), long + 1);
-        now.buckets[long] = 1;
+        now.buckets()[long] = 1;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.sum, latency.max), (82_740, 82_740));
         now.sum += 114_590 + 5;
-        now.buckets[long + 1] += 1;
-        now.buckets[short] += 1;
+        now.buckets()[long + 1] += 1;
+        now.buckets()[short] += 1;
         let latency = published.advance(&now).expect("two values");
         assert_eq!((latency.sum, latency.max), (114_595, 114_590));
         // An outdated maximum, less than the mean.
         now.sum += 200;
         now.max = 60;
-        now.buckets[middle] += 2;
+        now.buckets()[middle] += 2;
         let latency = published.advance(&now).expect("two values");
         assert_eq!((latency.sum, latency.max), (200, 100));
     }
@@ -310,15 +307,15 @@ mod tests {
             ..LatencySum::default()
         };
         assert_eq!(published.advance(&now), None);
-        now.buckets[3] = 1;
+        now.buckets()[3] = 1;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum), (1, 100));
         // In its bucket, not in the sum: counted with the least value of the bucket for now.
-        now.buckets[3] = 2;
+        now.buckets()[3] = 2;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum), (1, 96));
         now.sum = 100 + 110 + 105;
-        now.buckets[3] = 3;
+        now.buckets()[3] = 3;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum), (1, 111));
     }
@@ -332,16 +329,16 @@ mod tests {
             max: 100,
             ..LatencySum::default()
         };
-        now.buckets[3] = 1;
+        now.buckets()[3] = 1;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum, latency.max), (1, 100, 100));
         now.max = 97;
-        now.buckets[3] = 2;
+        now.buckets()[3] = 2;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum, latency.max), (1, 97, 97));
         // In the last bucket, which has no end.
         now.max = 1 << 41;
-        now.buckets[BUCKETS - 1] = 2;
+        now.buckets()[BUCKETS - 1] = 2;
         let latency = published.advance(&now).expect("two values");
         assert_eq!(latency.sum, (1 << 41) + lowest(BUCKETS - 1));
     }

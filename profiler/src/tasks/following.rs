@@ -105,9 +105,7 @@ impl TaskTable {
     }
 
     fn live_processes(&self) -> impl Iterator<Item = &Process> {
-        self.processes
-            .values()
-            .filter(|process| process.end.is_none())
+        self.iter().filter(|process| process.end.is_none())
     }
 
     /// Whether a process has exited without an exit event, because its last thread has not left its

@@ -59,7 +59,7 @@ impl TaskTable {
     /// Requests a batch of missing names. Returns `false` if none are missing, or if another batch
     /// is in progress.
     fn request_names(&mut self) -> bool {
-        if !self.identity_worker.is_idle() {
+        if !self.any_undescribed || !self.identity_worker.is_idle() {
             return false;
         }
         let mut batch = Vec::new();

@@ -1,7 +1,7 @@
 //! Increases of a reading over the previous one, and the end of processes without an exit event.
 
-use super::{End, Reader, Row, TaskTable, counters::CpuTime, identity};
-use crate::support::clock::monotonic_ns;
+use super::{End, Process, Reader, Row, TaskTable, counters::CpuTime, identity};
+use crate::support::clock::{Clock, monotonic_ns};
 
 impl TaskTable {
     /// Closes processes that are missing in the readings without an exit event: the event was lost,
@@ -14,7 +14,9 @@ impl TaskTable {
             1
         };
         let (host, epochs) = (&self.host, self.epochs);
+        self.any_undescribed = false;
         self.processes.retain(|id, process| {
+            self.any_undescribed |= !process.described;
             if process.seen_in == 0 {
                 process.seen_in = epochs;
             }
@@ -37,57 +39,79 @@ impl TaskTable {
         // The sum that was received at a boundary is in the row of the next sample.
         let at_boundary = self.read_at != self.sampled_at;
         self.pss = pss.or(self.pss.filter(|_| at_boundary));
+        let mut new = Vec::new();
         for process in self.processes.values_mut() {
-            let is_observed = process.seen_in == self.epochs && !process.gauges.state.is_empty();
-            if !process.counted || !is_observed && process.end.is_none() {
-                continue;
+            if let Some(mut row) = process.publish(&self.clock, self.epochs, now, last) {
+                row.details = details
+                    .remove(&process.id)
+                    .filter(|_| process.end.is_none());
+                self.rows.push(row);
             }
-            let started = self.clock.monotonic_of_boottime(process.id.start_boottime);
-            if started > now && !last {
-                continue;
+            if process.changed {
+                self.touched.push(process.id);
             }
-            let until = match process.end {
-                Some(end) => end.at,
-                None if started > now => monotonic_ns(),
-                None => now,
-            };
-            let since = process.read_at.replace(until).unwrap_or(started);
-            let interval_ns = until.saturating_sub(since);
-            process.interval_ns = process.deferred_ns + interval_ns;
-            let (increase, cpu_time, runqueue) = match process.unchanged {
-                Some((state, ns)) if process.end.is_none() => {
-                    (process.remain(state, ns), CpuTime::default(), None)
-                }
-                _ => {
-                    let is_baseline = process.published.is_none() && !process.started_in_run;
-                    let increases = process.advance();
-                    if is_baseline {
-                        continue;
-                    }
-                    increases
-                }
-            };
-            process.in_run.add(&increase);
-            process.cpu_time_in_run.user += cpu_time.user;
-            process.cpu_time_in_run.system += cpu_time.system;
-            let ended = process.end.is_some();
-            self.rows.push(Row {
-                id: process.id,
-                tid: None,
-                interval_ns,
-                increase,
-                io_read: process.io_read,
-                is_public: false,
-                cpu_time,
-                runqueue,
-                memory: process.gauges.memory.filter(|_| !ended),
-                details: details.remove(&process.id).filter(|_| !ended),
-                threads: process.gauges.threads.filter(|_| !ended),
-                fds: process.gauges.fds.filter(|_| !ended),
-                cpu: process.gauges.cpu,
-                state: if ended { "X" } else { process.gauges.state },
-            });
+            if process.end.is_some() {
+                self.ended.push(process.id);
+            }
+            if !std::mem::replace(&mut process.in_tree, true) {
+                new.push(process.id);
+            }
         }
-        self.rows.sort_by_cached_key(|row| (row.id, row.tid));
+        self.process_tree.add(&new, &self.processes, &self.clock);
+    }
+}
+
+impl Process {
+    /// The row of the reading at `now`; none if the process was not read or has its baseline now.
+    fn publish(&mut self, clock: &Clock, epoch: u32, now: u64, last: bool) -> Option<Row> {
+        let is_observed = self.seen_in == epoch && !self.gauges.state.is_empty();
+        if !self.counted || !is_observed && self.end.is_none() {
+            return None;
+        }
+        let started = clock.monotonic_of_boottime(self.id.start_boottime);
+        if started > now && !last {
+            return None;
+        }
+        let until = match self.end {
+            Some(end) => end.at,
+            None if started > now => monotonic_ns(),
+            None => now,
+        };
+        let since = self.read_at.replace(until).unwrap_or(started);
+        let interval_ns = until.saturating_sub(since);
+        self.interval_ns = self.deferred_ns + interval_ns;
+        let (increase, cpu_time, runqueue) = match self.unchanged {
+            Some((state, ns)) if self.end.is_none() => {
+                (self.remain(state, ns), CpuTime::default(), None)
+            }
+            _ => {
+                let is_baseline = self.published.is_none() && !self.started_in_run;
+                let increases = self.advance();
+                if is_baseline {
+                    return None;
+                }
+                increases
+            }
+        };
+        self.in_run.add(&increase);
+        self.cpu_time_in_run.user += cpu_time.user;
+        self.cpu_time_in_run.system += cpu_time.system;
+        let ended = self.end.is_some();
+        Some(Row {
+            id: self.id,
+            tid: None,
+            interval_ns,
+            increase,
+            io_read: self.io_read,
+            is_public: false,
+            cpu_time,
+            runqueue,
+            memory: self.gauges.memory.filter(|_| !ended),
+            details: None,
+            threads: self.gauges.threads.filter(|_| !ended),
+            fds: self.gauges.fds.filter(|_| !ended),
+            cpu: self.gauges.cpu,
+            state: if ended { "X" } else { self.gauges.state },
+        })
     }
 }

@@ -44,10 +44,13 @@ impl TaskTable {
     /// other names.
     pub(super) fn update_job_users(&mut self, first: bool) {
         self.jobs_have_cgroups |= first && job::has_jobs(&self.host);
-        let is_new = |process: &&Process| {
-            process.changed && !job::is_step_daemon(process.uid, &process.description.comm)
-        };
-        for process in self.processes.values().filter(is_new) {
+        for id in &self.touched {
+            let Some(process) = self.processes.get(id) else {
+                continue;
+            };
+            if job::is_step_daemon(process.uid, &process.description.comm) {
+                continue;
+            }
             if let Some(job) = process.description.job.proven_job() {
                 self.jobs_have_cgroups = true;
                 let user = (self.job_numbers.resolve(job), process.uid);
@@ -92,6 +95,7 @@ mod tests {
         assert!(!tasks.processes[&id(1)].described);
         let job = |tasks: &TaskTable| tasks.job_of(&tasks.processes[&id(2)]);
         assert_eq!(job(&tasks), None);
+        tasks.touched = tasks.processes.keys().copied().collect();
         tasks.update_job_users(false);
         assert_eq!(job(&tasks), Some(("7".into(), Method::Environment)));
     }

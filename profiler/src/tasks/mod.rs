@@ -54,8 +54,11 @@ pub use self::{
     slow_fields::Details,
 };
 use self::{
-    access::Viewer, identity_worker::IdentityWorker, process::CurrentReading,
-    process_tree::ProcessTree, slow_fields_reader::DetailsReader,
+    access::Viewer,
+    identity_worker::IdentityWorker,
+    process::Processes,
+    process_tree::{ProcessTree, process_key},
+    slow_fields_reader::DetailsReader,
 };
 use crate::{
     bpf::{Event, KernelSupport, Programs},
@@ -96,7 +99,15 @@ pub struct TaskTable {
     /// Ancestry of the processes.
     pub process_tree: ProcessTree,
     deferred_rows: HashMap<boundary_rows::RowKey, Row>,
-    processes: HashMap<ProcessId, Process>,
+    /// Whether processes have [deferred rows](Process::deferred_ns).
+    any_deferred: bool,
+    processes: Processes,
+    /// Processes with changes in this reading, also those that are not known yet.
+    touched: Vec<ProcessId>,
+    /// Processes that have ended by this reading.
+    ended: Vec<ProcessId>,
+    /// Whether names of a process are missing.
+    any_undescribed: bool,
     reader: Reader,
     details: DetailsReader,
     host: Host,
@@ -151,7 +162,11 @@ impl TaskTable {
             clock,
             process_tree: ProcessTree::default(),
             deferred_rows: HashMap::new(),
-            processes: HashMap::new(),
+            any_deferred: false,
+            touched: Vec::new(),
+            ended: Vec::new(),
+            any_undescribed: false,
+            processes: Processes::new(),
             reader,
             details: DetailsReader::new(host),
             host: host.clone(),
@@ -195,18 +210,18 @@ impl TaskTable {
 
     /// The process with this identity.
     pub fn get(&self, id: ProcessId) -> Option<&Process> {
-        self.processes.get(&id)
+        self.processes.get(&id).map(Box::as_ref)
     }
 
     /// All live processes, and those that ended since the previous sample.
     pub fn iter(&self) -> impl Iterator<Item = &Process> {
-        self.processes.values()
+        self.processes.values().map(Box::as_ref)
     }
 
     /// Live processes that are missing in the last reading although they had started before it.
     /// They were ending; the next reading has their counters.
     pub fn missed(&self) -> impl Iterator<Item = &Process> {
-        self.processes.values().filter(|process| {
+        self.iter().filter(|process| {
             let started = self.clock.monotonic_of_boottime(process.id.start_boottime);
             let is_read = process.read_at == Some(self.read_at);
             process.end.is_none() && !is_read && started <= self.read_at
@@ -242,7 +257,6 @@ impl TaskTable {
         self.update_names(first, last);
         self.publish(now, last);
         self.read_at = now;
-        self.process_tree.add_new(&self.processes, &self.clock);
         self.read_per_key(now, first, last)?;
         self.details.update(&self.processes);
         self.collect_changed(last);
@@ -252,12 +266,15 @@ impl TaskTable {
 
     /// Removes processes that ended in the previous epoch, and resets the others for the next one.
     fn begin_epoch(&mut self) {
-        self.process_tree.remove_ended(&self.processes, &self.clock);
-        self.processes.retain(|_, process| process.end.is_none());
+        for id in self.ended.drain(..) {
+            self.process_tree.end(process_key(&self.clock, id));
+            self.processes.remove(&id);
+        }
+        self.touched.clear();
         for process in self.processes.values_mut() {
             process.changed &= process.read_at.is_none();
             if process.unchanged.take().is_none() {
-                process.current = CurrentReading::default();
+                process.current.clear();
             }
         }
         self.rows.clear();
@@ -289,13 +306,16 @@ impl TaskTable {
 
     /// Collects changed processes. Live ones are included when their names and counters are known.
     fn collect_changed(&mut self, last: bool) {
+        let processes = &self.processes;
+        let is_ready = |id: &&ProcessId| {
+            let process = processes.get(*id);
+            process.is_some_and(|process| {
+                let is_known = process.described && process.read_at.is_some();
+                is_known || process.end.is_some() || last
+            })
+        };
         self.changed.clear();
-        for process in self.processes.values() {
-            let is_known = process.described && process.read_at.is_some();
-            if process.changed && (is_known || process.end.is_some() || last) {
-                self.changed.push(process.id);
-            }
-        }
+        self.changed.extend(self.touched.iter().filter(is_ready));
         self.changed.sort_unstable();
     }
 

@@ -9,10 +9,11 @@ use profiler_ebpf::{
 };
 
 use super::{
-    Process, ProcessId, boundary_rows,
+    ProcessId, boundary_rows,
     counters::{Latency, LatencySum, add_latency},
     dirtiers::Dirtiers,
     disks::Disks,
+    process::Processes,
 };
 use crate::bpf::{BpfError, KernelMap, Programs};
 
@@ -156,7 +157,7 @@ struct Interval {
 /// The state of the tasks at a reading.
 pub struct Reading<'a> {
     /// All processes of the target.
-    pub processes: &'a HashMap<ProcessId, Process>,
+    pub processes: &'a Processes,
     /// Threads that have ended since the last reading.
     pub ended_threads: &'a HashSet<(ProcessId, u32)>,
     /// Start of the reading, ns of `CLOCK_BOOTTIME`.
@@ -260,7 +261,7 @@ where
     /// As [`super::TaskTable::deliver`]. `interval_ns` is the interval of rows without a process.
     fn deliver(
         &mut self,
-        processes: &HashMap<ProcessId, Process>,
+        processes: &Processes,
         interval_ns: u64,
         wanted: Option<&HashSet<ProcessId>>,
     ) {
@@ -358,7 +359,7 @@ macro_rules! tables {
 
             pub(super) fn deliver(
                 &mut self,
-                processes: &HashMap<ProcessId, Process>,
+                processes: &Processes,
                 interval_ns: u64,
                 wanted: Option<&HashSet<ProcessId>>,
             ) {

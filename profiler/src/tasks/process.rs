@@ -76,6 +76,8 @@ pub struct Process {
     /// Whether all names are known, or will remain unknown.
     pub(super) described: bool,
     pub(super) changed: bool,
+    /// Whether the tree of processes has it.
+    pub(super) in_tree: bool,
     /// Epoch of the last reading that had it; 0 if none.
     pub(super) seen_in: u32,
     pub(super) read_at: Option<u64>,
@@ -98,6 +100,9 @@ pub struct Process {
     pub(super) gauges: Gauges,
 }
 
+/// The processes of a target.
+pub(super) type Processes = HashMap<ProcessId, Box<Process>>;
+
 /// Values of the current reading so far.
 #[derive(Debug, Default)]
 pub(super) struct CurrentReading {
@@ -106,51 +111,51 @@ pub(super) struct CurrentReading {
 }
 
 /// The entry of a process, created if missing.
-pub(super) fn entry(
-    processes: &mut HashMap<ProcessId, Process>,
-    id: ProcessId,
-    now: u64,
-) -> &mut Process {
-    processes.entry(id).or_insert_with(|| Process {
-        id,
-        ppid: 0,
-        parent: None,
-        started_by: None,
-        uid: 0,
-        is_private: false,
-        access: Access::default(),
-        description: Description::default(),
-        totals: Totals::default(),
-        cpu_time: CpuTime::default(),
-        in_run: Totals::default(),
-        cpu_time_in_run: CpuTime::default(),
-        peak_rss: None,
-        followed_since: now,
-        end: None,
-        io_read: true,
-        counted: false,
-        peak_before_run: 0,
-        peak_before_exec: None,
-        started_in_run: false,
-        described: false,
-        changed: true,
-        seen_in: 0,
-        read_at: None,
-        exit_status: None,
-        interval_ns: 0,
-        deferred_ns: 0,
-        published: None,
-        runqueue: LatencySum::default(),
-        rss_per_cpu: [0; 4],
-        threads: Threads::default(),
-        current: CurrentReading::default(),
-        unchanged: None,
-        gauges: Gauges::default(),
-    })
+pub(super) fn entry(processes: &mut Processes, id: ProcessId, now: u64) -> &mut Process {
+    let process = processes.entry(id).or_insert_with(|| {
+        Box::new(Process {
+            id,
+            ppid: 0,
+            parent: None,
+            started_by: None,
+            uid: 0,
+            is_private: false,
+            access: Access::default(),
+            description: Description::default(),
+            totals: Totals::default(),
+            cpu_time: CpuTime::default(),
+            in_run: Totals::default(),
+            cpu_time_in_run: CpuTime::default(),
+            peak_rss: None,
+            followed_since: now,
+            end: None,
+            io_read: true,
+            counted: false,
+            peak_before_run: 0,
+            peak_before_exec: None,
+            started_in_run: false,
+            described: false,
+            changed: true,
+            in_tree: false,
+            seen_in: 0,
+            read_at: None,
+            exit_status: None,
+            interval_ns: 0,
+            deferred_ns: 0,
+            published: None,
+            runqueue: LatencySum::default(),
+            rss_per_cpu: [0; 4],
+            threads: Threads::default(),
+            current: CurrentReading::default(),
+            unchanged: None,
+            gauges: Gauges::default(),
+        })
+    });
+    process
 }
 
 /// Adds the child of a fork, which inherits the names of its parent.
-pub(super) fn on_fork(processes: &mut HashMap<ProcessId, Process>, clock: &Clock, fork: &Fork) {
+pub(super) fn on_fork(processes: &mut Processes, clock: &Clock, fork: &Fork) {
     let parent = ProcessId {
         pid: fork.ppid,
         start_boottime: fork.parent_start_boottime,
@@ -173,6 +178,14 @@ pub(super) fn on_fork(processes: &mut HashMap<ProcessId, Process>, clock: &Clock
     let comm = identity::text(&fork.comm);
     process.started_by = Some(comm.clone());
     process.description.comm = comm;
+}
+
+impl CurrentReading {
+    /// No values.
+    pub(super) fn clear(&mut self) {
+        self.totals = Totals::default();
+        self.runqueue.clear();
+    }
 }
 
 impl Process {
@@ -311,7 +324,7 @@ impl Process {
             status: Some(exit.exit_code),
         });
         self.current.totals = exit.ended.totals;
-        self.current.runqueue = LatencySum::default();
+        self.current.runqueue.clear();
         self.current.runqueue.add_ended(&exit.ended.runqueue, epoch);
         self.changed = true;
         self.raise_peak(exit.peak_rss.saturating_mul(page));

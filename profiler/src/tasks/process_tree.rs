@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::{Process, ProcessId};
+use super::{ProcessId, process::Processes};
 use crate::support::clock::Clock;
 
 /// Key of a process in tables: `pid` and `start_ts`, the latter in µs of wall clock.
@@ -30,16 +30,11 @@ struct Member {
 }
 
 impl ProcessTree {
-    /// Adds processes that are not members yet.
-    pub(super) fn add_new(&mut self, processes: &HashMap<ProcessId, Process>, clock: &Clock) {
+    /// Adds processes.
+    pub(super) fn add(&mut self, new: &[ProcessId], processes: &Processes, clock: &Clock) {
         let key = |id| process_key(clock, id);
-        let mut new: Vec<_> = processes
-            .values()
-            .filter(|process| !self.members.contains_key(&key(process.id)))
-            .collect();
-        if new.is_empty() {
-            return;
-        }
+        let new = new.iter().filter_map(|id| processes.get(id));
+        let mut new: Vec<_> = new.collect();
         // Parents before their children.
         new.sort_by_key(|process| process.id.start_boottime);
         let mut by_pid: Option<HashMap<u32, ProcessId>> = None;
@@ -74,24 +69,21 @@ impl ProcessTree {
         std::iter::successors(Some(process), parent).take(GENERATIONS_MAX)
     }
 
-    /// Marks processes as ended, and removes those without live descendants.
-    pub(super) fn remove_ended(&mut self, processes: &HashMap<ProcessId, Process>, clock: &Clock) {
-        let ended = processes.values().filter(|process| process.end.is_some());
-        for process in ended {
-            let mut next = Some(process_key(clock, process.id));
-            if let Some(member) = next.and_then(|key| self.members.get_mut(&key)) {
-                member.ended = true;
-            }
-            while let Some(key) = next.take()
-                && let Some(member) = self.members.get(&key)
-                && member.ended
-                && member.children == 0
-            {
-                next = member.parent;
-                self.members.remove(&key);
-                if let Some(parent) = next.and_then(|key| self.members.get_mut(&key)) {
-                    parent.children -= 1;
-                }
+    /// Marks a process as ended. Those without live descendants are removed.
+    pub(super) fn end(&mut self, process: ProcessKey) {
+        let mut next = Some(process);
+        if let Some(member) = self.members.get_mut(&process) {
+            member.ended = true;
+        }
+        while let Some(key) = next.take()
+            && let Some(member) = self.members.get(&key)
+            && member.ended
+            && member.children == 0
+        {
+            next = member.parent;
+            self.members.remove(&key);
+            if let Some(parent) = next.and_then(|key| self.members.get_mut(&key)) {
+                parent.children -= 1;
             }
         }
     }

@@ -144,13 +144,16 @@ impl TaskTable {
                     let Some(process) = processes.get_mut(&id) else {
                         continue;
                     };
-                    let mut waits = LatencySum::default();
-                    waits.add(histogram, reading.epoch);
-                    if present.kind != wait::NONE {
-                        waits.add_one(present.ns, present.kind == wait::NEW);
-                    }
-                    process.current.runqueue.add_sum(&waits);
+                    let add_to = |waits: &mut LatencySum| {
+                        waits.add(histogram, reading.epoch);
+                        if present.kind != wait::NONE {
+                            waits.add_one(present.ns, present.kind == wait::NEW);
+                        }
+                    };
+                    add_to(&mut process.current.runqueue);
                     if self.with_threads {
+                        let mut waits = LatencySum::default();
+                        add_to(&mut waits);
                         let latency = process.threads.latency(record, &waits);
                         let row = self.rows.last_mut();
                         if let Some(row) = row.filter(|row| row.tid == Some(record.tid)) {

@@ -17,6 +17,7 @@ use hashbrown::HashMap;
 
 use super::{
     Access, Process, ProcessId,
+    process::Processes,
     slow_fields::{self, Descriptors, Details},
 };
 use crate::{host::Host, privileges, procfs::smaps_rollup, support::worker::Worker};
@@ -119,19 +120,19 @@ impl DetailsReader {
     }
 
     /// Requests a reading if it is due.
-    pub(super) fn update(&mut self, processes: &HashMap<ProcessId, Process>) {
+    pub(super) fn update(&mut self, processes: &Processes) {
         if self.is_busy() {
+            return;
+        }
+        let since_last = self.requested_at.map(|at| at.elapsed());
+        let after_growth = PAUSE_MIN.max(self.took * PAUSE_FACTOR);
+        if since_last.is_some_and(|since| since < after_growth) {
             return;
         }
         let mut subjects: Vec<Subject> = with_memory(processes).collect();
         let rss: u64 = subjects.iter().map(|subject| subject.rss).sum();
         let has_grown = rss > self.rss / 100 * GROWTH_PERCENT;
-        let pause = if has_grown {
-            PAUSE_MIN.max(self.took * PAUSE_FACTOR)
-        } else {
-            PERIOD
-        };
-        if self.requested_at.is_some_and(|at| at.elapsed() < pause) {
+        if !has_grown && since_last.is_some_and(|since| since < PERIOD) {
             return;
         }
         self.rss = rss;
@@ -146,7 +147,7 @@ impl DetailsReader {
     }
 
     /// Reads all processes at the end of the run, unless they are too many or the thread hangs.
-    pub(super) fn read_last(&mut self, processes: &HashMap<ProcessId, Process>) {
+    pub(super) fn read_last(&mut self, processes: &Processes) {
         if processes.len() > LAST_PROCESSES_MAX {
             return;
         }
@@ -282,9 +283,9 @@ fn read(
 }
 
 /// Live processes with an address space.
-fn with_memory(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = Subject> {
+fn with_memory(processes: &Processes) -> impl Iterator<Item = Subject> {
     let shown = |process: &&Process| process.end.is_none() && process.access == Access::Full;
-    let living = processes.values().filter(shown);
+    let living = processes.values().map(Box::as_ref).filter(shown);
     living.filter_map(|process| {
         Some(Subject {
             rss: process.gauges.memory?.rss,
