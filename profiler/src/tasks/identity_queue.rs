@@ -17,6 +17,10 @@ const FIRST_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time that the last sample waits, with as many requests as it needs: longer than a process can
 /// block one.
 const LAST_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Idle processes of a large node whose names are read in each period after the first one: reading
+/// them takes 40 µs each.
+const IDLE_MAX: usize = 64;
+const IDLE_PERIOD: Duration = Duration::from_millis(900);
 /// Bytes of long command lines in memory.
 const CMDLINE_BYTES: usize = 32 << 20;
 
@@ -42,7 +46,7 @@ impl TaskTable {
         let begin = Instant::now();
         self.receive_names(Duration::ZERO);
         loop {
-            let has_requested = self.request_names();
+            let has_requested = self.request_names(last);
             self.receive_names(match (first, last) {
                 (_, true) => LAST_TIMEOUT.saturating_sub(begin.elapsed()),
                 (true, _) => FIRST_TIMEOUT,
@@ -56,24 +60,36 @@ impl TaskTable {
         }
     }
 
-    /// Requests a batch of missing names. Returns `false` if none are missing, or if another batch
-    /// is in progress.
-    fn request_names(&mut self) -> bool {
+    /// Requests a batch of missing names, of processes that have run first. Returns `false` if none
+    /// are missing now, or if another batch is in progress.
+    fn request_names(&mut self, last: bool) -> bool {
         if !self.any_undescribed || !self.identity_worker.is_idle() {
             return false;
         }
-        let mut batch = Vec::new();
+        let (mut batch, mut idle) = (Vec::new(), Vec::new());
         let processes = self.processes.values_mut();
         for process in processes.filter(|process| !process.described) {
-            if batch.len() == identity_worker::BATCH_MAX {
-                break;
-            }
             if process.access == Access::None {
                 process.described = true;
                 process.changed = true;
-            } else {
+            } else if !process.has_run() {
+                if idle.len() <= identity_worker::BATCH_MAX {
+                    idle.push((process.id, process.uid));
+                }
+            } else if batch.len() < identity_worker::BATCH_MAX {
                 batch.push((process.id, process.uid));
             }
+        }
+        let room = identity_worker::BATCH_MAX - batch.len();
+        let now = Instant::now();
+        if idle.len() <= room || last {
+            idle.truncate(room);
+            batch.append(&mut idle);
+        } else if self.idle_names_at.is_none_or(|at| now - at >= IDLE_PERIOD) {
+            let most = self.idle_names_at.map_or(room, |_| IDLE_MAX);
+            idle.truncate(most.min(room));
+            batch.append(&mut idle);
+            self.idle_names_at = Some(now);
         }
         !batch.is_empty() && self.identity_worker.start(batch)
     }

@@ -34,7 +34,7 @@ mod threads;
 mod tree_cpu;
 pub mod procfs_reader;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context as _, Result};
 use hashbrown::{HashMap, HashSet};
@@ -102,12 +102,14 @@ pub struct TaskTable {
     /// Whether processes have [deferred rows](Process::deferred_ns).
     any_deferred: bool,
     processes: Processes,
-    /// Processes with changes in this reading, also those that are not known yet.
+    /// Processes with changes in this reading, also those whose names are missing.
     touched: Vec<ProcessId>,
     /// Processes that have ended by this reading.
     ended: Vec<ProcessId>,
     /// Whether names of a process are missing.
     any_undescribed: bool,
+    /// Last request for names of idle processes of a large node.
+    idle_names_at: Option<Instant>,
     reader: Reader,
     details: DetailsReader,
     host: Host,
@@ -166,6 +168,7 @@ impl TaskTable {
             touched: Vec::new(),
             ended: Vec::new(),
             any_undescribed: false,
+            idle_names_at: None,
             processes: Processes::new(),
             reader,
             details: DetailsReader::new(host),

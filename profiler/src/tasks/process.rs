@@ -220,6 +220,11 @@ impl Process {
         increase
     }
 
+    /// Whether it has run since it is followed.
+    pub(super) fn has_run(&self) -> bool {
+        self.in_run.oncpu != 0
+    }
+
     pub(super) fn thread_group(&self) -> ThreadGroup {
         ThreadGroup {
             id: self.id,
