@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{ErrorKind, Read as _},
     os::fd::{AsFd as _, OwnedFd},
+    panic::resume_unwind,
     thread,
 };
 
@@ -89,8 +90,8 @@ impl Programs {
         let path = host.sysfs.join("kernel/btf/vmlinux");
         // aya parses the same file, once to load the object and once to load the programs.
         let parse = || aya::Btf::parse_file(&path, aya::Endianness::default());
-        let (offsets, config, tracepoints, ebpf, btf) = thread::scope(|scope| {
-            let btf = scope.spawn(parse);
+        let (offsets, config, tracepoints, mut ebpf, btf) = thread::scope(|scope| {
+            let btf = thread::Builder::new().spawn_scoped(scope, parse);
             let (offsets, config, tracepoints) = {
                 let kernel = Btf::read(&path)?;
                 let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
@@ -103,11 +104,14 @@ impl Programs {
                 return Err(BpfError::MissingMembers(missing));
             }
             let ebpf = load_object(host, settings, &offsets, &config)?;
-            let btf = btf.join().expect("parsing does not panic");
-            Ok::<_, BpfError>((offsets, config, tracepoints, ebpf, btf))
+            // Without a further thread, here.
+            let btf = match btf {
+                Ok(btf) => btf.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => parse(),
+            };
+            Ok((offsets, config, tracepoints, ebpf, btf))
         })?;
         let btf = btf.map_err(BpfError::ParseBtf)?;
-        let mut ebpf = ebpf;
         let mut attached = Vec::new();
         let iterators = [Hook::tasks("mark"), Hook::tasks("sample")];
         let required: Vec<Hook> = iterators.iter().chain(&tracepoints).copied().collect();

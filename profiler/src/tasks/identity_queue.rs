@@ -7,7 +7,10 @@ use std::{
 
 use hashbrown::HashSet;
 
-use super::{Access, Budget, TaskTable, identity_worker};
+use super::{
+    Access, Budget, TaskTable,
+    identity_worker::{self, Request},
+};
 use crate::procfs::memory_file;
 
 /// Time that a sample waits for names. Most are available within it.
@@ -60,12 +63,18 @@ impl TaskTable {
         }
     }
 
-    /// Requests a batch of missing names, of processes that have run first. Returns `false` if none
-    /// are missing now, or if another batch is in progress.
+    /// Requests a batch of missing names. Returns `false` if there is none, or another one is in
+    /// progress.
     fn request_names(&mut self, last: bool) -> bool {
         if !self.any_undescribed || !self.identity_worker.is_idle() {
             return false;
         }
+        let batch = self.next_batch(Instant::now(), last);
+        !batch.is_empty() && self.identity_worker.start(batch)
+    }
+
+    /// The next processes whose names are read: first those that have run.
+    fn next_batch(&mut self, now: Instant, last: bool) -> Vec<Request> {
         let (mut batch, mut idle) = (Vec::new(), Vec::new());
         let processes = self.processes.values_mut();
         for process in processes.filter(|process| !process.described) {
@@ -81,7 +90,6 @@ impl TaskTable {
             }
         }
         let room = identity_worker::BATCH_MAX - batch.len();
-        let now = Instant::now();
         if idle.len() <= room || last {
             idle.truncate(room);
             batch.append(&mut idle);
@@ -91,7 +99,7 @@ impl TaskTable {
             batch.append(&mut idle);
             self.idle_names_at = Some(now);
         }
-        !batch.is_empty() && self.identity_worker.start(batch)
+        batch
     }
 
     /// Processes whose memory could not be read, by user if that is known.
@@ -116,5 +124,53 @@ impl TaskTable {
             process.described = true;
             process.changed = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{
+        super::{ProcessId, process::entry},
+        *,
+    };
+    use crate::{host::Host, support::clock::Clock};
+
+    /// 64 of the idle ones in a second.
+    #[test]
+    fn names_of_processes_that_run_come_first() {
+        let nowhere = Path::new("/nowhere");
+        let host = Host::probe(nowhere, nowhere, Some("n1".to_owned()));
+        let mut tasks = TaskTable::without_reader(&host, Clock::new());
+        for pid in 1..=5000 {
+            let id = ProcessId {
+                pid,
+                start_boottime: 1,
+            };
+            let process = entry(&mut tasks.processes, id, 0);
+            process.in_run.oncpu = u64::from(pid <= 3);
+        }
+        let begin = Instant::now();
+        let mut batch = |ms: u64, last: bool| {
+            let batch = tasks.next_batch(begin + Duration::from_millis(ms), last);
+            let ran = batch.iter().filter(|(id, _)| id.pid <= 3).count();
+            for (id, _) in &batch {
+                let process = tasks.processes.get_mut(id);
+                process.expect("one of them").described = true;
+            }
+            (ran, batch.len())
+        };
+        assert_eq!(batch(0, false), (3, identity_worker::BATCH_MAX));
+        assert_eq!(batch(100, false), (0, 0));
+        assert_eq!(batch(1000, false), (0, IDLE_MAX));
+        assert_eq!(batch(1100, false), (0, 0));
+        let mut rest = 5000 - identity_worker::BATCH_MAX - IDLE_MAX;
+        while rest > 0 {
+            let count = rest.min(identity_worker::BATCH_MAX);
+            assert_eq!(batch(1200, true), (0, count));
+            rest -= count;
+        }
+        assert_eq!(batch(1200, true), (0, 0));
     }
 }

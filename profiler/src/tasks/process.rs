@@ -112,46 +112,8 @@ pub(super) struct CurrentReading {
 
 /// The entry of a process, created if missing.
 pub(super) fn entry(processes: &mut Processes, id: ProcessId, now: u64) -> &mut Process {
-    let process = processes.entry(id).or_insert_with(|| {
-        Box::new(Process {
-            id,
-            ppid: 0,
-            parent: None,
-            started_by: None,
-            uid: 0,
-            is_private: false,
-            access: Access::default(),
-            description: Description::default(),
-            totals: Totals::default(),
-            cpu_time: CpuTime::default(),
-            in_run: Totals::default(),
-            cpu_time_in_run: CpuTime::default(),
-            peak_rss: None,
-            followed_since: now,
-            end: None,
-            io_read: true,
-            counted: false,
-            peak_before_run: 0,
-            peak_before_exec: None,
-            started_in_run: false,
-            described: false,
-            changed: true,
-            in_tree: false,
-            seen_in: 0,
-            read_at: None,
-            exit_status: None,
-            interval_ns: 0,
-            deferred_ns: 0,
-            published: None,
-            runqueue: LatencySum::default(),
-            rss_per_cpu: [0; 4],
-            threads: Threads::default(),
-            current: CurrentReading::default(),
-            unchanged: None,
-            gauges: Gauges::default(),
-        })
-    });
-    process
+    let new = || Box::new(Process::new(id, now));
+    processes.entry(id).or_insert_with(new)
 }
 
 /// Adds the child of a fork, which inherits the names of its parent.
@@ -189,6 +151,47 @@ impl CurrentReading {
 }
 
 impl Process {
+    /// A process of which nothing is known, followed since `now`.
+    fn new(id: ProcessId, now: u64) -> Self {
+        Self {
+            id,
+            ppid: 0,
+            parent: None,
+            started_by: None,
+            uid: 0,
+            is_private: false,
+            access: Access::default(),
+            description: Description::default(),
+            totals: Totals::default(),
+            cpu_time: CpuTime::default(),
+            in_run: Totals::default(),
+            cpu_time_in_run: CpuTime::default(),
+            peak_rss: None,
+            followed_since: now,
+            end: None,
+            io_read: true,
+            counted: false,
+            peak_before_run: 0,
+            peak_before_exec: None,
+            started_in_run: false,
+            described: false,
+            changed: true,
+            in_tree: false,
+            seen_in: 0,
+            read_at: None,
+            exit_status: None,
+            interval_ns: 0,
+            deferred_ns: 0,
+            published: None,
+            runqueue: LatencySum::default(),
+            rss_per_cpu: [0; 4],
+            threads: Threads::default(),
+            current: CurrentReading::default(),
+            unchanged: None,
+            gauges: Gauges::default(),
+        }
+    }
+
     /// Raises the counters to those of the reading, and returns the increases: counters, user and
     /// system time, run-queue waits.
     pub(super) fn advance(&mut self) -> (Totals, CpuTime, Option<Latency>) {

@@ -74,7 +74,7 @@ impl Address {
 }
 
 /// The cached route of a socket, which decides where its packets go; null if there is none. To be
-/// taken at the begin of a program: see [`Object::object`].
+/// taken at the beginning of a program: see [`Object::object`].
 #[inline(always)]
 pub fn route(sock: Object) -> Object {
     sock.object(offset!(sock_dst))
