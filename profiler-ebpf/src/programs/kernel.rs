@@ -86,9 +86,9 @@ impl Object {
 
     /// A pointer member.
     ///
-    /// Between Linux 6.2 and 6.18, the verifier searches all types of the kernel by name (a
-    /// millisecond) each time it passes this for an object that it trusts: an argument of a
-    /// tracepoint, the current task. To be called before the program branches, once for each member.
+    /// The verifier of Linux 6.18 searches all types of the kernel by name (a millisecond) each time
+    /// it passes this for an object that it trusts: an argument of a tracepoint, the current task.
+    /// To be called before the program branches, once for each member.
     #[inline(always)]
     pub fn object(self, offset: u32) -> Self {
         Self(self.get(offset))

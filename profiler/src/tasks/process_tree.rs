@@ -30,11 +30,13 @@ struct Member {
 }
 
 impl ProcessTree {
-    /// Adds processes.
+    /// Adds processes. Those that left the target and have come back are members already.
     pub(super) fn add(&mut self, new: &[ProcessId], processes: &Processes, clock: &Clock) {
         let key = |id| process_key(clock, id);
         let new = new.iter().filter_map(|id| processes.get(id));
-        let mut new: Vec<_> = new.collect();
+        let mut new: Vec<_> = new
+            .filter(|process| !self.members.contains_key(&key(process.id)))
+            .collect();
         // Parents before their children.
         new.sort_by_key(|process| process.id.start_boottime);
         let mut by_pid: Option<HashMap<u32, ProcessId>> = None;
@@ -86,5 +88,36 @@ impl ProcessTree {
                 parent.children -= 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::process::entry, *};
+
+    fn id(pid: u32) -> ProcessId {
+        ProcessId {
+            pid,
+            start_boottime: u64::from(pid) * 1000,
+        }
+    }
+
+    #[test]
+    fn processes_that_come_back_are_counted_once() {
+        let clock = Clock::new();
+        let key = |pid| process_key(&clock, id(pid));
+        let mut processes = Processes::new();
+        entry(&mut processes, id(1), 0);
+        entry(&mut processes, id(2), 0).parent = Some(id(1));
+        let mut tree = ProcessTree::default();
+        for new in [&[id(1), id(2)][..], &[id(2)], &[id(1)]] {
+            tree.add(new, &processes, &clock);
+        }
+        assert_eq!(tree.members[&key(1)].children, 1);
+        // An ended parent stays until its last child has ended.
+        tree.end(key(1));
+        assert!(tree.ancestry(key(2)).eq([key(2), key(1)]));
+        tree.end(key(2));
+        assert!(tree.members.is_empty());
     }
 }

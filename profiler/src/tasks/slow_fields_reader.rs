@@ -125,14 +125,15 @@ impl DetailsReader {
             return;
         }
         let since_last = self.requested_at.map(|at| at.elapsed());
+        let is_within = |pause| since_last.is_some_and(|since| since < pause);
         let after_growth = PAUSE_MIN.max(self.took * PAUSE_FACTOR);
-        if since_last.is_some_and(|since| since < after_growth) {
+        if is_within(after_growth.min(PERIOD)) {
             return;
         }
         let mut subjects: Vec<Subject> = with_memory(processes).collect();
         let rss: u64 = subjects.iter().map(|subject| subject.rss).sum();
         let has_grown = rss > self.rss / 100 * GROWTH_PERCENT;
-        if !has_grown && since_last.is_some_and(|since| since < PERIOD) {
+        if is_within(if has_grown { after_growth } else { PERIOD }) {
             return;
         }
         self.rss = rss;
