@@ -55,6 +55,8 @@ pub const ROOTS_MAX: usize = 4096;
 pub const CGROUPS_MAX: usize = 256;
 /// Bytes of the ring buffer: some 10,000 events between two readings.
 pub const EVENTS_SIZE: usize = 8 << 20;
+/// Bytes of the ring buffer of changed keys: 13,000 between two readings.
+pub const CHANGED_SIZE: usize = 512 << 10;
 
 maps! {
     /// State of the run, written by the profiler.
@@ -71,6 +73,10 @@ maps! {
 
     /// Names of the disks in `BLOCK_IO`, by [`per_key::block::device`].
     Disks: DISKS = HashMap<u64, DiskName, 1024, NO_PREALLOC>;
+
+    /// Ring buffer of the [keys](per_key::ChangedKey) whose counters have changed since the last
+    /// reading. If it is full, the profiler reads all counters.
+    Changed: CHANGED = RingBuf<per_key::ChangedKey, CHANGED_SIZE>;
 }
 
 bounded_maps! {
@@ -117,6 +123,8 @@ shared! {
         pub marked: u64,
         /// Operations of io_uring submitted while another one was in flight whose end looks the same.
         pub indistinct: u64,
+        /// Changed keys for which `CHANGED` had no space.
+        pub unlisted: u64,
         /// Dropped entries of each map in [`BOUNDED`] and [`per_key::BOUNDED`].
         pub dropped: [u64; BOUNDED.len() + per_key::BOUNDED.len()],
     }

@@ -9,7 +9,22 @@ use crate::maps::HashMap;
 use crate::{histogram::Histogram, maps};
 
 /// A map of per-key counters. The profiler gives the maps that are in use more entries.
-pub type PerKey<V> = HashMap<CounterKey, V, 1, { maps::NO_PREALLOC }>;
+pub type PerKey<V> = HashMap<CounterKey, Entry<V>, 1, { maps::NO_PREALLOC }>;
+
+/// The counters of a key.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<V> {
+    /// Number of the reading before which the key was last [listed as changed](ChangedKey).
+    pub listed: u64,
+    /// The counters.
+    pub counters: V,
+}
+
+// SAFETY: `repr(C)`, and both fields can have any bytes. There is no padding: `per_key_maps!`
+// asserts it for each type of counters.
+#[cfg(feature = "user")]
+unsafe impl<V: aya::Pod> aya::Pod for Entry<V> {}
 
 /// A map of per-key counters.
 pub trait PerKeyMap: maps::Map<Definition = PerKey<Self::Counters>> {
@@ -57,6 +72,11 @@ macro_rules! per_key_maps {
         }
     };
     (@implement $($marker:ident $name:ident $value:ident)*) => {$(
+        const _: () = assert!(
+            size_of::<Entry<$value>>() == size_of::<u64>() + size_of::<$value>(),
+            concat!("an entry of ", stringify!($name), " has padding"),
+        );
+
         impl PerKeyMap for $marker {
             type Counters = $value;
 
@@ -90,8 +110,16 @@ per_key_maps! {
 }
 
 shared! {
+    /// An entry of the ring buffer `CHANGED`: counters that change for the first time since a reading.
+    pub struct ChangedKey {
+        /// Index of the map in [`BOUNDED`].
+        pub map: u64,
+        /// The key.
+        pub key: CounterKey,
+    }
+
     /// Key of per-key counters.
-    #[derive(Default, PartialEq, Eq, Hash)]
+    #[derive(Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct CounterKey {
         /// Start of the process, ns of `CLOCK_BOOTTIME`. If the process is unknown, its cgroup
         /// (inode of the directory) or 0.

@@ -3,6 +3,7 @@
 //! these tests compare counts and assume no speed.
 
 mod block;
+mod changed_counters;
 mod devices;
 mod file;
 mod histograms;

@@ -11,14 +11,14 @@ use super::{
     atomic::add,
     kernel::{Object, config, ktime, offset, read},
     maps::{count_drop, current},
-    per_key::{key, lookup_or_init, record},
+    per_key::{key, lookup, lookup_or_init, record},
     writeback::{Pages, WORKER, pages_of},
 };
 use crate::{
     config::scope,
     maps::{DISKS, DiskName, REQUESTS, Requests, TASKS},
     offsets::MISSING,
-    per_key::{BLOCK_IO, BlockCounters, BlockIo, CounterKey, Owner, block, block::op},
+    per_key::{BlockCounters, BlockIo, CounterKey, Owner, block, block::op},
 };
 
 /// A request in flight.
@@ -248,9 +248,8 @@ fn asks_for_flush(bio: Object) -> bool {
 /// The counters with this key. New counters also store the name of the disk.
 #[inline(always)]
 fn counters_of(disk: Object, key: &CounterKey) -> Option<&'static mut BlockCounters> {
-    if let Some(entry) = BLOCK_IO.get_ptr_mut(key) {
-        // SAFETY: as in `lookup_or_init`.
-        return unsafe { entry.as_mut() };
+    if let Some(counters) = lookup::<BlockIo>(key) {
+        return Some(counters);
     }
     let name = DiskName {
         name: [

@@ -1,15 +1,17 @@
 //! Per-key counters: entries of hash maps that any CPU adds to in place, and that the profiler
 //! reads at each sample.
 
+use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+
 use super::{
     atomic::{add, compare_exchange},
     kernel::config,
-    maps::{control, count_drop, current},
+    maps::{control, count_drop, counters, current},
 };
 use crate::{
     histogram::{EpochMax, Histogram, bucket},
-    maps::{Bounded, TASKS},
-    per_key::{CounterKey, Latency, Owner, PerKeyMap},
+    maps::{self, Bounded, CHANGED, TASKS},
+    per_key::{ChangedKey, CounterKey, Entry, Latency, Owner, PerKeyMap},
 };
 
 /// Initial value of any counters.
@@ -50,20 +52,54 @@ where
 
 /// The counters with this key, which start at 0. `None` if the map has no space.
 #[inline(always)]
-pub fn find_or_insert<M: PerKeyMap>(key: &CounterKey) -> Option<&'static mut M::Counters> {
-    const { assert!(size_of::<M::Counters>() <= size_of_val(&ZEROS)) };
+pub fn find_or_insert<M>(key: &CounterKey) -> Option<&'static mut M::Counters>
+where
+    M: PerKeyMap + Bounded,
+{
+    const { assert!(size_of::<Entry<M::Counters>>() <= size_of_val(&ZEROS)) };
     let map = M::map();
-    if let Some(entry) = map.get_ptr_mut(key) {
-        // SAFETY: freed by the kernel only after the program has ended; only added to atomically.
-        return unsafe { entry.as_mut() };
+    let mut entry = map.get_ptr_mut(key);
+    if entry.is_none() {
+        // SAFETY: counters can have any bytes, and the zeros are long enough.
+        let zeros = unsafe { &*(&raw const ZEROS).cast::<Entry<M::Counters>>() };
+        // BPF_NOEXIST: another CPU can insert the entry at the same time.
+        let _ = map.insert(key, zeros, 1);
+        entry = map.get_ptr_mut(key);
     }
-    // SAFETY: counters can have any bytes, and the zeros are long enough.
-    let zeros = unsafe { &*(&raw const ZEROS).cast::<M::Counters>() };
-    // BPF_NOEXIST: another CPU can insert the entry at the same time.
-    let _ = map.insert(key, zeros, 1);
+    // SAFETY: freed by the kernel only after the program has ended; only added to atomically.
+    Some(listed::<M>(key, unsafe { entry?.as_mut() }?))
+}
+
+/// The counters with this key, if there are any.
+#[inline(always)]
+pub fn lookup<M: PerKeyMap + Bounded>(key: &CounterKey) -> Option<&'static mut M::Counters> {
     // SAFETY: as above.
-    map.get_ptr_mut(key)
-        .and_then(|entry| unsafe { entry.as_mut() })
+    let entry = unsafe { M::map().get_ptr_mut(key)?.as_mut() };
+    Some(listed::<M>(key, entry?))
+}
+
+/// The counters of an entry that is about to change, and whose key is listed for the next reading.
+#[inline(always)]
+fn listed<M: PerKeyMap + Bounded>(
+    key: &CounterKey,
+    entry: &'static mut Entry<M::Counters>,
+) -> &'static mut M::Counters {
+    if let Some(control) = control()
+        && entry.listed != u64::from(control.epoch)
+    {
+        // Two CPUs can list it at the same time.
+        entry.listed = control.epoch.into();
+        if let Some(mut place) = CHANGED.reserve(0) {
+            place.write(ChangedKey {
+                map: (M::INDEX - maps::BOUNDED.len()) as u64,
+                key: *key,
+            });
+            place.submit(u64::from(BPF_RB_NO_WAKEUP));
+        } else if let Some(counters) = counters() {
+            add(&mut counters.unlisted, 1);
+        }
+    }
+    &mut entry.counters
 }
 
 /// Adds a duration to a latency of `owner`.

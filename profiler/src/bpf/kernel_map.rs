@@ -134,6 +134,11 @@ impl<K: Pod, V: Pod> KernelMap<K, V> {
         }
     }
 
+    /// The value of a key; `None` if it does not exist.
+    pub fn get(&self, key: &K) -> Option<V> {
+        self.take(Command::MapLookupElem, key)
+    }
+
     /// Inserts an entry, unless its key exists.
     pub fn insert(&mut self, key: &K, value: &V) {
         const NOEXIST: u64 = 1;
@@ -150,6 +155,10 @@ impl<K: Pod, V: Pod> KernelMap<K, V> {
 
     /// Removes an entry; `None` if it does not exist.
     pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.take(Command::MapLookupAndDeleteElem, key)
+    }
+
+    fn take(&self, command: Command, key: &K) -> Option<V> {
         let mut value: V = zeroed();
         let mut attr = ElemAttr {
             map_fd: number(self.map.fd().as_fd()),
@@ -158,8 +167,6 @@ impl<K: Pod, V: Pod> KernelMap<K, V> {
             ..ElemAttr::default()
         };
         // SAFETY: key and value have the map's sizes.
-        unsafe { bpf(Command::MapLookupAndDeleteElem, &mut attr) }
-            .is_ok()
-            .then_some(value)
+        unsafe { bpf(command, &mut attr) }.is_ok().then_some(value)
     }
 }

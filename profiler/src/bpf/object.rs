@@ -5,7 +5,7 @@ use aya::{
     maps::{Array, HashMap, MapData, MapError, RingBuf},
     programs::ProgramError,
 };
-use profiler_ebpf::maps::{Events, Key, Map, Named, Value};
+use profiler_ebpf::maps::{Key, Map, Named, Value};
 
 use super::error::BpfError;
 
@@ -37,9 +37,9 @@ where
     take::<M, _>(ebpf)
 }
 
-/// The ring buffer of events.
-pub fn events(ebpf: &mut Ebpf) -> Result<RingBuf<MapData>, BpfError> {
-    take::<Events, _>(ebpf)
+/// The ring buffer with this declaration.
+pub fn ring_buffer<M: Map>(ebpf: &mut Ebpf) -> Result<RingBuf<MapData>, BpfError> {
+    take::<M, _>(ebpf)
 }
 
 /// A map that is taken out of the object.

@@ -11,13 +11,14 @@ use std::{
 use aya::{
     Ebpf, Pod,
     maps::{Array, HashMap, MapData, MapError, RingBuf},
-    programs::Iter,
+    programs::{Iter, ProgramFd},
 };
 use profiler_ebpf::{
     config::{Control, arming},
     event::ProcessEntry,
     maps::{self, Key, Map, ProgramCounters, Value},
     offsets::{MISSING, Offsets},
+    per_key::{BOUNDED, ChangedKey, CounterKey},
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -30,8 +31,8 @@ use super::{
     },
     kernel_map::KernelMap,
     load::{Scope, Settings, config, load_object, observe_wakeups, tracepoints},
-    object::{array, events, hash_map, program},
-    pod::{bytes, bytes_mut},
+    object::{array, hash_map, program, ring_buffer},
+    pod::{bytes, bytes_mut, split},
     records::{Event, Record, event, records},
     stats::{Stats, stats},
 };
@@ -65,12 +66,16 @@ pub struct Programs {
     cgroups: HashMap<MapData, u64, u32>,
     processes: HashMap<MapData, u32, ProcessEntry>,
     events: RingBuf<MapData>,
+    changed: RingBuf<MapData>,
     state: Control,
     /// Output of the last reading, in its first `length` bytes.
     buffer: Vec<u64>,
     length: usize,
     /// Attached programs and their hooks.
     pub attached: Vec<Attached>,
+    /// Descriptors of the attached programs: finding a program by its name takes longer than reading its
+    /// statistics.
+    descriptors: Vec<(&'static str, ProgramFd)>,
     /// Attach results of the requested instrumentations.
     pub instrumentations: Vec<AttachResult>,
     /// Available counters of tasks.
@@ -131,7 +136,8 @@ impl Programs {
             roots: hash_map::<maps::Roots>(&mut ebpf)?,
             cgroups: hash_map::<maps::Cgroups>(&mut ebpf)?,
             processes: hash_map::<maps::Processes>(&mut ebpf)?,
-            events: events(&mut ebpf)?,
+            events: ring_buffer::<maps::Events>(&mut ebpf)?,
+            changed: ring_buffer::<maps::Changed>(&mut ebpf)?,
             ebpf,
             state: Control {
                 epoch: 1,
@@ -141,6 +147,7 @@ impl Programs {
             buffer: vec![0; 16 << 10],
             length: 0,
             attached,
+            descriptors: Vec::new(),
             instrumentations: Vec::new(),
             support: KernelSupport {
                 run_delay: offsets.task_run_delay != MISSING,
@@ -160,6 +167,11 @@ impl Programs {
         programs.state.arming = arming::REPORT;
         programs.write_state()?;
         programs.attach(&tracepoints, &instrumentations, rejected, &btf)?;
+        let descriptor = |attached: &Attached| {
+            let program = programs.ebpf.program(attached.program)?;
+            Some((attached.program, program.fd().ok()?.try_clone().ok()?))
+        };
+        programs.descriptors = programs.attached.iter().filter_map(descriptor).collect();
         Ok(programs)
     }
 
@@ -367,6 +379,19 @@ impl Programs {
         Ok(())
     }
 
+    /// Passes the keys of counters that have changed since the last call to `visit`, with the name of the
+    /// map. Another CPU can list a key a second time, and change its counters later.
+    pub fn changed_keys(&mut self, mut visit: impl FnMut(&'static str, CounterKey)) {
+        while let Some(item) = self.changed.next() {
+            let changed = split::<ChangedKey>(&mut &item[..]);
+            let map = |changed: &ChangedKey| BOUNDED.get(usize::try_from(changed.map).ok()?);
+            if let Some((changed, map)) = changed.and_then(|changed| Some((changed, map(changed)?)))
+            {
+                visit(map, changed.key);
+            }
+        }
+    }
+
     /// A descriptor that becomes readable when the target has ended, or the ring buffer is half
     /// full.
     pub fn events_fd(&self) -> std::io::Result<OwnedFd> {
@@ -403,11 +428,9 @@ impl Programs {
 
     /// Statistics of the kernel about each attached program.
     pub fn program_stats(&self) -> Vec<(&'static str, Stats)> {
-        let of = |attached: &Attached| {
-            let program = self.ebpf.program(attached.program)?;
-            Some((attached.program, stats(program.fd().ok()?.as_fd())?))
-        };
-        self.attached.iter().filter_map(of).collect()
+        let programs = self.descriptors.iter();
+        let of = |(name, fd): &(&'static str, ProgramFd)| Some((*name, stats(fd.as_fd())?));
+        programs.filter_map(of).collect()
     }
 
     fn write_state(&mut self) -> Result<(), BpfError> {

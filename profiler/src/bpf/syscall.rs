@@ -5,6 +5,8 @@ use std::{io, os::fd::AsRawFd as _, os::fd::BorrowedFd};
 /// A command of bpf(2) (`enum bpf_cmd` in include/uapi/linux/bpf.h).
 #[derive(Clone, Copy, Debug)]
 pub enum Command {
+    /// Reads an entry of a map.
+    MapLookupElem = 1,
     /// Inserts an entry into a map.
     MapUpdateElem = 2,
     /// Reads information about a program.

@@ -140,7 +140,7 @@ impl ClientOutput {
                 let _ = self.socket.shutdown(std::net::Shutdown::Read);
             }
         }
-        if self.access.len() > 2 * tasks.iter().count() + 1024 {
+        if self.access.len() > 2 * tasks.count() + 1024 {
             let start = |id: u64| tasks.clock.wall_of_boottime(id).us();
             let live: HashMap<Owner, Access> = tasks
                 .iter()

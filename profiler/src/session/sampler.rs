@@ -195,7 +195,7 @@ impl Sampler {
                     return;
                 }
                 ticker.backoff(backoff.update(self.reading_cpu_ns));
-                let message = backoff.report(self.tasks.iter().count(), self.reading_cpu_ns);
+                let message = backoff.report(self.tasks.count(), self.reading_cpu_ns);
                 if let (Some(message), false) = (message, quiet) {
                     report!("profiler: {message}");
                 }

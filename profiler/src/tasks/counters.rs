@@ -143,11 +143,21 @@ impl LatencySum {
         if now.buckets.is_empty() {
             return None;
         }
+        self.raise(now.sum, now.max, &now.buckets)
+    }
+
+    /// As [`Self::advance`], to a single histogram, which may have ended during reading `epoch`.
+    pub fn advance_to(&mut self, now: &Histogram, epoch: u32) -> Option<Latency> {
+        let max = now.max_in(epoch).max(now.max_in(epoch.wrapping_sub(1)));
+        self.raise(now.sum, max, &now.buckets)
+    }
+
+    fn raise(&mut self, now_sum: u64, now_max: u64, now_buckets: &[u64]) -> Option<Latency> {
         let mut buckets = [0; BUCKETS];
         let (mut least, mut most) = (0_u64, 0_u64);
         let published = self.buckets();
         for (bucket, increase) in buckets.iter_mut().enumerate() {
-            let (published, now) = (&mut published[bucket], now.buckets[bucket]);
+            let (published, now) = (&mut published[bucket], now_buckets[bucket]);
             *increase = now.saturating_sub(*published);
             *published = (*published).max(now);
             least = least.saturating_add(increase.saturating_mul(lowest(bucket)));
@@ -155,12 +165,12 @@ impl LatencySum {
         }
         let last = buckets.iter().rposition(|count| *count != 0)?;
         let others = least.saturating_sub(lowest(last));
-        let mut sum = now.sum.saturating_sub(self.sum);
+        let mut sum = now_sum.saturating_sub(self.sum);
         if sum < least || sum > most {
             // The maximum, if it is that of the last bucket, limits the sum more closely.
-            if (lowest(last)..=highest(last)).contains(&now.max) {
-                least = others.saturating_add(now.max);
-                most = buckets[last].saturating_mul(now.max);
+            if (lowest(last)..=highest(last)).contains(&now_max) {
+                least = others.saturating_add(now_max);
+                most = buckets[last].saturating_mul(now_max);
                 for (bucket, increase) in buckets[..last].iter().enumerate() {
                     most = most.saturating_add(increase.saturating_mul(highest(bucket)));
                 }
@@ -170,7 +180,7 @@ impl LatencySum {
         self.sum = self.sum.saturating_add(sum);
         let count: u64 = buckets.iter().sum();
         // At least the mean, and at most the sum without the least values of the others.
-        let max = now.max.min(highest(last)).min(sum - others);
+        let max = now_max.min(highest(last)).min(sum - others);
         Some(Latency {
             count,
             sum,

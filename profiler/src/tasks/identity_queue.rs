@@ -46,6 +46,10 @@ impl TaskTable {
 
     /// Reads names of processes from before the run, and of processes with incomplete events.
     pub(super) fn update_names(&mut self, first: bool, last: bool) {
+        if !self.any_undescribed && self.identity_worker.is_idle() {
+            return;
+        }
+        self.cmdlines = self.cmdline_budget();
         let begin = Instant::now();
         self.receive_names(Duration::ZERO);
         loop {

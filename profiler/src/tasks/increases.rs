@@ -1,6 +1,6 @@
 //! Increases of a reading over the previous one, and the end of processes without an exit event.
 
-use super::{End, Process, Reader, Row, TaskTable, counters::CpuTime, identity};
+use super::{Access, End, Process, Reader, Row, TaskTable, counters::CpuTime, identity};
 use crate::support::clock::{Clock, monotonic_ns};
 
 impl TaskTable {
@@ -40,6 +40,10 @@ impl TaskTable {
         let at_boundary = self.read_at != self.sampled_at;
         self.pss = pss.or(self.pss.filter(|_| at_boundary));
         let mut new = Vec::new();
+        self.rss = 0;
+        self.missed.clear();
+        self.users.clear();
+        let mut last_user = None;
         for process in self.processes.values_mut() {
             if let Some(mut row) = process.publish(&self.clock, self.epochs, now, last) {
                 row.details = details
@@ -52,7 +56,21 @@ impl TaskTable {
             }
             if process.end.is_some() {
                 self.ended.push(process.id);
+            } else {
+                if let Some(memory) = process.gauges.memory
+                    && process.access == Access::Full
+                {
+                    self.rss += memory.rss;
+                }
+                if process.is_missed(&self.clock, now) {
+                    self.missed.push(process.id);
+                }
             }
+            // Most have the user of another one.
+            if last_user.replace(process.uid) != Some(process.uid) {
+                self.users.insert(process.uid);
+            }
+            process.begin_interval();
             if !std::mem::replace(&mut process.in_tree, true) {
                 new.push(process.id);
             }
@@ -62,6 +80,19 @@ impl TaskTable {
 }
 
 impl Process {
+    /// Whether it was to be in the reading at `now`.
+    fn is_missed(&self, clock: &Clock, now: u64) -> bool {
+        self.read_at != Some(now) && clock.monotonic_of_boottime(self.id.start_boottime) <= now
+    }
+
+    /// Forgets what only this reading had.
+    fn begin_interval(&mut self) {
+        self.changed &= self.read_at.is_none();
+        if self.unchanged.take().is_none() {
+            self.current.clear();
+        }
+    }
+
     /// The row of the reading at `now`; none if the process was not read or has its baseline now.
     fn publish(&mut self, clock: &Clock, epoch: u32, now: u64, last: bool) -> Option<Row> {
         let is_observed = self.seen_in == epoch && !self.gauges.state.is_empty();

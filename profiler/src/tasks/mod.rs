@@ -70,6 +70,10 @@ use crate::{
     },
 };
 
+/// Readings after which all per-key counters are read, changed or not: those of processes that have left
+/// the target are removed.
+const COMPLETE_EVERY: u32 = 64;
+
 /// Origin of readings.
 pub enum Reader {
     Bpf(Box<Programs>),
@@ -106,6 +110,10 @@ pub struct TaskTable {
     touched: Vec<ProcessId>,
     /// Processes that have ended by this reading.
     ended: Vec<ProcessId>,
+    missed: Vec<ProcessId>,
+    users: HashSet<u32>,
+    /// Resident memory of the live processes whose memory is shown, bytes.
+    rss: u64,
     /// Whether names of a process are missing.
     any_undescribed: bool,
     /// Last request for names of idle processes of a large node.
@@ -136,6 +144,10 @@ pub struct TaskTable {
     ended_threads: HashSet<(ProcessId, u32)>,
     /// CPU time of the target since the first reading from `/proc`, ns.
     target_cpu_total: Option<u64>,
+    /// Changed counters that could not be listed.
+    unlisted: u64,
+    /// Whether there were any before the last reading.
+    was_unlisted: bool,
     /// Processes that ended without a reading that has their counters.
     uncounted: u64,
     /// Begin of the reading of the last sample, ns of `CLOCK_MONOTONIC`.
@@ -167,6 +179,9 @@ impl TaskTable {
             any_deferred: false,
             touched: Vec::new(),
             ended: Vec::new(),
+            missed: Vec::new(),
+            users: HashSet::new(),
+            rss: 0,
             any_undescribed: false,
             idle_names_at: None,
             processes: Processes::new(),
@@ -187,6 +202,8 @@ impl TaskTable {
             events: Vec::new(),
             ended_threads: HashSet::new(),
             target_cpu_total: None,
+            unlisted: 0,
+            was_unlisted: false,
             uncounted: 0,
             sampled_at: 0,
             read_at: 0,
@@ -221,14 +238,20 @@ impl TaskTable {
         self.processes.values().map(Box::as_ref)
     }
 
+    /// Number of processes that [`Self::iter`] returns.
+    pub fn count(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Real uids of all processes.
+    pub fn users(&self) -> &HashSet<u32> {
+        &self.users
+    }
+
     /// Live processes that are missing in the last reading although they had started before it.
     /// They were ending; the next reading has their counters.
-    pub fn missed(&self) -> impl Iterator<Item = &Process> {
-        self.iter().filter(|process| {
-            let started = self.clock.monotonic_of_boottime(process.id.start_boottime);
-            let is_read = process.read_at == Some(self.read_at);
-            process.end.is_none() && !is_read && started <= self.read_at
-        })
+    pub fn missed(&self) -> &[ProcessId] {
+        &self.missed
     }
 
     /// Reads all processes and computes the increases since the previous reading.
@@ -261,42 +284,44 @@ impl TaskTable {
         self.publish(now, last);
         self.read_at = now;
         self.read_per_key(now, first, last)?;
-        self.details.update(&self.processes);
+        self.details.update(&self.processes, self.rss);
         self.collect_changed(last);
         self.update_job_users(first);
         moved
     }
 
-    /// Removes processes that ended in the previous epoch, and resets the others for the next one.
+    /// Removes processes that ended in the previous epoch.
     fn begin_epoch(&mut self) {
         for id in self.ended.drain(..) {
             self.process_tree.end(process_key(&self.clock, id));
             self.processes.remove(&id);
         }
         self.touched.clear();
-        for process in self.processes.values_mut() {
-            process.changed &= process.read_at.is_none();
-            if process.unchanged.take().is_none() {
-                process.current.clear();
-            }
-        }
         self.rows.clear();
-        self.cmdlines = self.cmdline_budget();
         self.epochs += 1;
     }
 
     /// Reads the counters by process and dimension, after the exits, so that those of ended
     /// processes are complete.
     fn read_per_key(&mut self, now: u64, first: bool, last: bool) -> Result<()> {
-        let Reader::Bpf(programs) = &self.reader else {
+        let Reader::Bpf(programs) = &mut self.reader else {
             return Ok(());
         };
+        programs.changed_keys(|map, key| self.per_key.changed(map, key));
+        let unlisted = programs.counters()?.unlisted;
+        let is_unlisted = std::mem::replace(&mut self.unlisted, unlisted) != unlisted;
+        // Also the next one: a program that could not list a key can change its counters after this one.
+        let was_unlisted = std::mem::replace(&mut self.was_unlisted, is_unlisted);
+        let is_due = self.epochs.is_multiple_of(COMPLETE_EVERY);
+        let is_complete = first || last || is_unlisted || was_unlisted || is_due;
         let reading = per_key::Reading {
             processes: &self.processes,
             ended_threads: &self.ended_threads,
             boottime: self.clock.boottime(now),
             interval_ns: now.saturating_sub(self.sampled_at),
             epoch: programs.epoch(),
+            is_complete,
+            ended: &self.ended,
             first,
             last,
         };

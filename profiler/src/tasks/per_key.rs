@@ -2,10 +2,11 @@
 //! of latency) since the last reading.
 
 use aya::Pod;
-use hashbrown::{HashMap, HashSet, hash_map::Entry};
+use hashbrown::{HashMap, HashSet, hash_map};
 use profiler_ebpf::{
     histogram::Histogram,
-    per_key::{BlockCounters, BlockCounts, CounterKey, PerKeyMap, SyscallCounters},
+    maps::Named as _,
+    per_key::{BlockCounters, BlockCounts, CounterKey, Entry, PerKeyMap, SyscallCounters},
 };
 
 use super::{
@@ -49,9 +50,7 @@ impl KeyedValue for Histogram {
     type History = LatencySum;
     type Increase = Latency;
     fn advance(&self, history: &mut LatencySum, epoch: u32) -> Option<Latency> {
-        let mut now = LatencySum::default();
-        now.add_ended(self, epoch);
-        history.advance(&now)
+        history.advance_to(self, epoch)
     }
     fn add(sum: &mut Latency, more: &Latency) {
         sum.add(more);
@@ -126,8 +125,15 @@ where
     /// Rows of this tick.
     pub rows: Vec<CounterRow<Increase<M>>>,
     deferred: HashMap<RowKey, CounterRow<Increase<M>>>,
-    map: KernelMap<CounterKey, M::Counters>,
+    map: KernelMap<CounterKey, Entry<M::Counters>>,
     histories: HashMap<CounterKey, History<M>>,
+    /// Keys of `histories` by process.
+    known: HashMap<ProcessId, Vec<CounterKey>>,
+    /// Keys that are listed for this reading.
+    changed: Vec<CounterKey>,
+    /// Keys that were listed for the last one. A program that listed one of them can have changed its
+    /// counters after that reading.
+    earlier: Vec<CounterKey>,
 }
 
 /// Process, cgroup, dimension and thread of a row.
@@ -166,6 +172,10 @@ pub struct Reading<'a> {
     pub interval_ns: u64,
     /// Number of the reading in the programs.
     pub epoch: u32,
+    /// Whether all counters are read, changed or not.
+    pub is_complete: bool,
+    /// Processes that have ended since the last reading.
+    pub ended: &'a [ProcessId],
     /// Whether the reading sets baselines.
     pub first: bool,
     /// Whether it is the last reading of the run.
@@ -200,6 +210,11 @@ impl Reading<'_> {
         }
     }
 
+    /// Processes with threads that have ended since the last reading.
+    fn with_ended_threads(&self) -> HashSet<ProcessId> {
+        self.ended_threads.iter().map(|(id, _)| *id).collect()
+    }
+
     /// The row of an increase, unless this reading is its baseline.
     fn row<I>(&self, key: &CounterKey, interval: Interval, increase: I) -> Option<CounterRow<I>> {
         (!self.first || interval.is_complete).then(|| CounterRow {
@@ -227,35 +242,98 @@ where
             deferred: HashMap::new(),
             map: programs.map::<M>()?,
             histories: HashMap::new(),
+            known: HashMap::new(),
+            changed: Vec::new(),
+            earlier: Vec::new(),
         }))
     }
 
-    /// Reads the whole map and computes the increases since the last reading.
+    /// Reads the counters that have changed and computes their increases since the last reading.
     fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), BpfError> {
         self.rows.clear();
+        let keys = self.keys_to_read(reading);
         let mut ended = Vec::new();
-        let (rows, histories) = (&mut self.rows, &mut self.histories);
-        self.map.for_each(|key, value| match reading.action(&key) {
-            Action::Leave => {}
+        let (rows, histories, known) = (&mut self.rows, &mut self.histories, &mut self.known);
+        let earlier = &mut self.earlier;
+        let mut read = |key: CounterKey, entry: &Entry<M::Counters>| match reading.action(&key) {
+            Action::Leave => earlier.push(key),
             Action::Remove(interval) => ended.push((key, interval)),
             Action::Read(interval) => {
-                let history = histories.entry(key).or_default();
-                let increase = value.advance(history, reading.epoch);
+                let history = histories.entry(key).or_insert_with(|| {
+                    if let Some(id) = owner(&key) {
+                        known.entry(id).or_default().push(key);
+                    }
+                    History::<M>::default()
+                });
+                let increase = entry.counters.advance(history, reading.epoch);
                 rows.extend(increase.and_then(|increase| reading.row(&key, interval, increase)));
             }
-        })?;
+        };
+        match keys {
+            Some(keys) => {
+                for key in keys {
+                    if let Some(entry) = self.map.get(&key) {
+                        read(key, &entry);
+                    }
+                }
+            }
+            None => self.map.for_each(read)?,
+        }
         for (key, interval) in ended {
             let mut history = self.histories.remove(&key).unwrap_or_default();
             let increase = self
                 .map
                 .remove(&key)
-                .and_then(|value| value.advance(&mut history, reading.epoch));
+                .and_then(|entry| entry.counters.advance(&mut history, reading.epoch));
             let row = increase.and_then(|increase| reading.row(&key, interval, increase));
             self.rows.extend(row);
         }
+        self.forget_ended(reading);
         self.add_processes();
         self.rows.sort_by_key(row_key);
         Ok(())
+    }
+
+    /// Keys of the counters that can have changed, and of those of ended processes and threads; `None` if
+    /// the whole map is to be read.
+    fn keys_to_read(&mut self, reading: &Reading<'_>) -> Option<Vec<CounterKey>> {
+        let listed = std::mem::take(&mut self.changed);
+        let mut keys = std::mem::replace(&mut self.earlier, listed.clone());
+        keys.extend(listed);
+        if reading.is_complete || keys.len() > KEYS_MAX {
+            return None;
+        }
+        for id in reading.ended {
+            keys.extend(self.known.get(id).into_iter().flatten());
+        }
+        for id in reading.with_ended_threads() {
+            let known = self.known.get(&id).into_iter().flatten();
+            keys.extend(known.filter(|key| reading.ended_threads.contains(&(id, key.tid))));
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Some(keys)
+    }
+
+    /// Forgets keys without a history.
+    fn forget_ended(&mut self, reading: &Reading<'_>) {
+        let histories = &self.histories;
+        let forget = |keys: &mut Vec<CounterKey>| {
+            keys.retain(|key| histories.contains_key(key));
+            !keys.is_empty()
+        };
+        if reading.is_complete {
+            self.known.retain(|_, keys| forget(keys));
+            return;
+        }
+        for id in reading.ended {
+            self.known.remove(id);
+        }
+        for id in reading.with_ended_threads() {
+            if let Some(keys) = self.known.get_mut(&id) {
+                forget(keys);
+            }
+        }
     }
 
     /// As [`super::TaskTable::deliver`]. `interval_ns` is the interval of rows without a process.
@@ -290,10 +368,10 @@ where
         let mut sums: HashMap<(Option<ProcessId>, u64), CounterRow<Increase<M>>> = HashMap::new();
         for row in self.rows.iter().filter(|row| row.tid.is_some()) {
             match sums.entry((row.id, row.dimension)) {
-                Entry::Occupied(mut sum) => {
+                hash_map::Entry::Occupied(mut sum) => {
                     M::Counters::add(&mut sum.get_mut().increase, &row.increase);
                 }
-                Entry::Vacant(vacant) => {
+                hash_map::Entry::Vacant(vacant) => {
                     vacant.insert(CounterRow {
                         tid: None,
                         ..row.clone()
@@ -311,6 +389,10 @@ fn owner(key: &CounterKey) -> Option<ProcessId> {
         start_boottime: key.start_boottime,
     })
 }
+
+/// Listed keys up to which single counters are read: one takes as long as hundreds of empty places of the
+/// hash table.
+const KEYS_MAX: usize = 2048;
 
 /// Declares a table for each map of per-key counters in `profiler_ebpf`.
 macro_rules! tables {
@@ -378,6 +460,16 @@ macro_rules! tables {
                 })*
                 $(if let Some(table) = &mut self.$own_field {
                     table.retain(is_kept);
+                })*
+            }
+
+            /// Adds a key whose counters have changed.
+            pub(super) fn changed(&mut self, map: &str, key: CounterKey) {
+                $(if let Some(table) = &mut self.$field && map == <$map>::NAME {
+                    table.changed.push(key);
+                })*
+                $(if let Some(table) = &mut self.$own_field && map == <$own_map>::NAME {
+                    table.changed.push(key);
                 })*
             }
 

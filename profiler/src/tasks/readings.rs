@@ -47,6 +47,10 @@ impl TaskTable {
     /// Applies forks, execs and environments, and returns the exits. Exits after the begin of the
     /// reading belong to the next one.
     fn apply_starts(&mut self, time: ReadingTime) -> Vec<Event> {
+        let is_exec = |event: &Event| matches!(event, Event::Exec(..));
+        if self.events.iter().any(is_exec) {
+            self.cmdlines = self.cmdline_budget();
+        }
         let mut exits = Vec::new();
         let mut later = Vec::new();
         let processes = &mut self.processes;

@@ -119,8 +119,8 @@ impl DetailsReader {
         }
     }
 
-    /// Requests a reading if it is due.
-    pub(super) fn update(&mut self, processes: &Processes) {
+    /// Requests a reading if it is due; `rss` is the resident memory of all processes, bytes.
+    pub(super) fn update(&mut self, processes: &Processes, rss: u64) {
         if self.is_busy() {
             return;
         }
@@ -130,13 +130,12 @@ impl DetailsReader {
         if is_within(after_growth.min(PERIOD)) {
             return;
         }
-        let mut subjects: Vec<Subject> = with_memory(processes).collect();
-        let rss: u64 = subjects.iter().map(|subject| subject.rss).sum();
         let has_grown = rss > self.rss / 100 * GROWTH_PERCENT;
         if is_within(if has_grown { after_growth } else { PERIOD }) {
             return;
         }
         self.rss = rss;
+        let mut subjects: Vec<Subject> = with_memory(processes).collect();
         subjects.sort_unstable_by(|a, b| b.cmp(a));
         let is_complete = subjects.len() <= PROCESSES_MAX;
         subjects.truncate(PROCESSES_MAX);

@@ -9,6 +9,8 @@ use arrow::{
 
 /// Batches with fewer rows are merged: most of the memory of a small batch is overhead.
 const SHORT: usize = 1024;
+/// So many at a time: merging copies all their rows.
+const MERGED: usize = 4;
 
 /// Batches of one table, oldest first.
 #[derive(Debug)]
@@ -29,13 +31,23 @@ impl RowBuffer {
     }
 
     /// Adds rows.
-    pub fn push(&mut self, mut rows: RecordBatch) -> Result<(), ArrowError> {
-        if let Some(last) = self.batches.pop_if(|last| last.num_rows() < SHORT) {
-            self.bytes -= last.get_array_memory_size();
-            rows = concat_batches(&self.schema, [&last, &rows])?;
+    pub fn push(&mut self, rows: RecordBatch) -> Result<(), ArrowError> {
+        let types = self.schema.fields().iter().map(|field| field.data_type());
+        if !types.eq(rows.columns().iter().map(Array::data_type)) {
+            let message = "columns of other types".to_owned();
+            return Err(ArrowError::SchemaError(message));
         }
         self.bytes += rows.get_array_memory_size();
         self.batches.push(rows);
+        let last = self.batches.len().checked_sub(MERGED);
+        let last = last.map(|first| &self.batches[first..]);
+        if let Some(last) = last.filter(|last| last.iter().all(|rows| rows.num_rows() < SHORT)) {
+            let merged = concat_batches(&self.schema, last)?;
+            let replaced: usize = last.iter().map(RecordBatch::get_array_memory_size).sum();
+            self.bytes = self.bytes + merged.get_array_memory_size() - replaced;
+            self.batches.truncate(self.batches.len() - MERGED);
+            self.batches.push(merged);
+        }
         Ok(())
     }
 
@@ -86,4 +98,50 @@ fn is_sorted(batches: &[RecordBatch], column: usize) -> bool {
                         .all(|ts| std::mem::replace(&mut last, *ts) <= *ts)
             })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::{
+        array::{ArrayRef, Int32Array, UInt64Array},
+        datatypes::{DataType, Field, Schema, UInt64Type},
+    };
+
+    use super::*;
+
+    fn rows(first: u64, count: u64) -> RecordBatch {
+        let column: ArrayRef = Arc::new(UInt64Array::from_iter_values(first..first + count));
+        RecordBatch::try_from_iter([("number", column)]).expect("a batch")
+    }
+
+    /// All rows stay in their order, and one row at a time does not take a batch each.
+    #[test]
+    fn short_batches_are_merged() {
+        let number = Field::new("number", DataType::UInt64, false);
+        let mut buffer = RowBuffer::new(Arc::new(Schema::new(vec![number])));
+        let mut next = 0;
+        for count in std::iter::repeat_n(1, 3000).chain([5000, 1, 2, 3]) {
+            buffer.push(rows(next, count)).expect("the same schema");
+            next += count;
+            let memory = buffer
+                .batches
+                .iter()
+                .map(RecordBatch::get_array_memory_size);
+            assert_eq!(buffer.bytes(), memory.sum::<usize>());
+        }
+        let another: ArrayRef = Arc::new(Int32Array::from(vec![7]));
+        let another = RecordBatch::try_from_iter([("number", another)]).expect("a batch");
+        buffer.push(another).expect_err("a column of another type");
+        assert_eq!(buffer.count(), next);
+        let batches = buffer.take().expect("rows");
+        assert!(batches.len() < 3 + 2 * MERGED, "{}", batches.len());
+        let numbers = batches.iter().flat_map(|batch| {
+            let numbers = batch.column(0).as_primitive::<UInt64Type>();
+            numbers.values().to_vec()
+        });
+        assert!(numbers.eq(0..next));
+        assert!(buffer.is_empty() && buffer.bytes() == 0);
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
         energy_attribution::{Attribution, Packages},
         perf::{self, EventRow},
     },
-    tasks::ProcessId,
+    tasks::{ProcessId, TaskTable},
 };
 
 /// A value of each process; `None` if part of it is unknown.
@@ -76,10 +76,14 @@ impl Energies {
         self.by_cycles.get(&id).copied().flatten()
     }
 
-    /// Forgets ended processes.
-    pub(super) fn retain(&mut self, is_alive: impl Fn(ProcessId) -> bool) {
-        self.by_cpu_time.retain(|id, _| is_alive(*id));
-        self.by_cycles.retain(|id, _| is_alive(*id));
+    /// Forgets ended processes, when there are any.
+    pub(super) fn retain(&mut self, tasks: &TaskTable) {
+        let is_alive = |id| tasks.get(id).is_some_and(|process| process.end.is_none());
+        for sums in [&mut self.by_cpu_time, &mut self.by_cycles] {
+            if sums.len() > tasks.count() {
+                sums.retain(|id, _| is_alive(*id));
+            }
+        }
     }
 }
 

@@ -161,10 +161,7 @@ impl Source for Processes {
             }
         }
         if ctx.boundary.is_none() {
-            self.energies.retain(|id| {
-                let process = ctx.tasks.get(id);
-                process.is_some_and(|process| process.end.is_none())
-            });
+            self.energies.retain(ctx.tasks);
         }
         self.rows.finish(out);
         Ok(())

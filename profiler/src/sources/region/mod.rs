@@ -107,8 +107,7 @@ struct Marked {
 
 impl Source for Marked {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let users: HashSet<u32> = ctx.tasks.iter().map(|process| process.uid).collect();
-        self.receiver.allow(users);
+        self.receiver.allow(ctx.tasks.users().iter().copied());
         self.roots.add(ctx, out);
         self.store_closed();
         self.roots.begin_reading();

@@ -133,10 +133,12 @@ impl Roots {
     /// Ends a reading: remembers the processes whose end it did not include. Returns whether there
     /// are any, whose usage the next reading adds to the snapshots.
     pub(super) fn end_reading(&mut self, ctx: &TickContext<'_>) -> bool {
-        let missed = ctx.tasks.missed();
-        self.missed = missed
-            .map(|process| process_key(&ctx.tasks.clock, process.id))
-            .collect();
+        self.missed.clear();
+        if !self.roots.is_empty() {
+            let missed = ctx.tasks.missed().iter();
+            let keys = missed.map(|id| process_key(&ctx.tasks.clock, *id));
+            self.missed.extend(keys);
+        }
         !self.missed.is_empty()
     }
 
