@@ -54,6 +54,9 @@ shared! {
         pub epoch: u32,
         /// One of [`arming`].
         pub arming: u32,
+        /// Whether the iterator `sample` reports only the processes that it has left out of the
+        /// current reading.
+        pub only_idle: u64,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::programs::{
     task_storage::{TaskState, TaskStorage},
     uring::AsyncOperation,
 };
-use crate::{config, event::ProcessEntry, per_key, per_key::Owner};
+use crate::{config, event::ProcessEntry, per_key, per_key::Owner, record};
 
 /// A map with a name.
 pub trait Named {
@@ -61,6 +61,9 @@ pub const CHANGED_SIZE: usize = 512 << 10;
 maps! {
     /// State of the run, written by the profiler.
     Control: CONTROL = Array<config::Control, 1>;
+
+    /// The last reading of the tasks, by the iterator `sample`.
+    Reading: READING = Array<record::Reading, 1>;
 
     /// Counts of the programs about themselves.
     Counters: COUNTERS = Array<ProgramCounters, 1>;

@@ -125,6 +125,20 @@ shared! {
         pub ns: u64,
     }
 
+    /// The single entry of the map `READING`: the last reading.
+    #[derive(Default)]
+    pub struct Reading {
+        /// Its number.
+        pub epoch: u64,
+        /// Its time: with `config.wakeups` of `CLOCK_MONOTONIC`, without it of the run queues' clocks.
+        pub now: u64,
+        /// Time of the reading before it.
+        pub previous: u64,
+        /// Processes without a record: they have slept since an earlier reading that has their
+        /// [`Unchanged`], and their resident memory is as it was then.
+        pub idle: u64,
+    }
+
     /// A process with one thread, in the same state since before the last reading. Of its counters,
     /// only the time in that state has increased.
     #[derive(Default)]

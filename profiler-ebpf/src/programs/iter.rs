@@ -2,7 +2,7 @@
 
 use core::{ffi::c_void, ptr::read_volatile};
 
-use aya_ebpf::{btf_maps::Array, helpers::generated::bpf_seq_write, macros::btf_map};
+use aya_ebpf::helpers::generated::bpf_seq_write;
 
 use super::{
     atomic::add,
@@ -14,32 +14,18 @@ use super::{
     per_cpu::find_per_cpu_offsets,
     scratch::scratch,
     target::{FoundBy, follow, in_target, is_queued, unfollow},
-    task_storage::TaskState,
+    task_storage::{Idle, TaskState},
 };
 use crate::{
     config::{Control, arming, scope},
     event::ProcessEntry,
     histogram::Histogram,
-    maps::TASKS,
+    maps::{READING, TASKS},
     offsets::MISSING,
     record::{
-        self, Header, PresentWait, ProcessRecord, ThreadRecord, Unchanged, Usage, state, wait,
+        self, Header, PresentWait, ProcessRecord, Reading, ThreadRecord, Unchanged, Usage, state, wait,
     },
 };
-
-/// The present reading.
-#[btf_map]
-static READING: Array<Reading, 1> = Array::new();
-
-#[repr(C)]
-struct Reading {
-    /// Its number.
-    epoch: u64,
-    /// Its time: with `config.wakeups` of `CLOCK_MONOTONIC`, without it of the run queues' clocks.
-    now: u64,
-    /// Time of the reading before it.
-    previous: u64,
-}
 
 /// ns between timer interrupts with `CONFIG_HZ=100`, the lowest rate.
 const TIMER_PERIOD: u64 = 10_000_000;
@@ -90,19 +76,41 @@ fn sample(ctx: *mut c_void) -> i32 {
     let Some(entry) = TASKS.get(task) else {
         return 0;
     };
-    let (signal, mm) = (task.signal(), task.memory());
-    let (Some(control), Some(scratch), Some(process)) =
-        (control(), scratch(), process(task.tgid()))
-    else {
+    let Some(control) = control() else {
         return 0;
     };
     let Some(reading) = reading(control) else {
         return 0;
     };
-    if is_unchanged(task, signal, entry, reading) {
-        report_unchanged(seq, mm, process, entry.state, reading);
+    if control.only_idle != 0 && entry.idle.is_reported == 0 {
         return 0;
     }
+    let (signal, mm) = (task.signal(), task.memory());
+    let is_unchanged = is_unchanged(task, signal, entry, reading);
+    let resident = if is_unchanged && !mm.is_null() {
+        resident(mm)
+    } else {
+        [0; 4]
+    };
+    if control.only_idle == 0 && is_unchanged && entry.idle.has(resident) {
+        reading.idle += 1;
+        return 0;
+    }
+    let (Some(scratch), Some(process)) = (scratch(), process(task.tgid())) else {
+        return 0;
+    };
+    if control.only_idle != 0 && process.reported_epoch == control.epoch {
+        return 0;
+    }
+    if is_unchanged {
+        process.reported_epoch = control.epoch;
+        let is_written = report_unchanged(seq, mm, process, entry.state, resident, reading);
+        if is_written && entry.state == state::SLEEPING {
+            entry.idle = Idle::new(resident);
+        }
+        return 0;
+    }
+    entry.idle.is_reported = 0;
     messages::report_of(task);
     let tid = task.tid();
     // If the output was full, the kernel runs the program again for the same task.
@@ -185,13 +193,14 @@ fn is_on_cpu(task: Task) -> bool {
 
 /// The present reading, which begins with the first task.
 #[inline(always)]
-fn reading(control: &Control) -> Option<&'static Reading> {
+fn reading(control: &Control) -> Option<&'static mut Reading> {
     // SAFETY: the one entry always exists. One thread reads the iterator.
     let reading = READING
         .get_ptr_mut(0)
         .and_then(|reading| unsafe { reading.as_mut() })?;
     if reading.epoch != u64::from(control.epoch) {
         reading.epoch = control.epoch.into();
+        reading.idle = 0;
         reading.previous = reading.now;
         reading.now = if config!(wakeups) != 0 {
             control.now
@@ -219,28 +228,26 @@ fn is_unchanged(task: Task, signal: Object, entry: &TaskState, reading: &Reading
         && signal.get::<u32>(offset!(signal_nr_threads)) == 1
 }
 
+/// Returns whether there was room.
 #[inline(always)]
 fn report_unchanged(
     seq: Object,
     mm: Object,
     process: &ProcessEntry,
     state: u32,
+    resident: [i64; 4],
     reading: &Reading,
-) {
-    let mut to = Unchanged {
+) -> bool {
+    let to = Unchanged {
         kind: record::UNCHANGED,
         pid: process.pid,
         start_boottime: process.start_boottime,
         state,
-        has_mm: 0,
+        has_mm: u32::from(!mm.is_null()),
         span: reading.now.saturating_sub(reading.previous),
-        rss: [0; 4],
+        rss: resident,
     };
-    if !mm.is_null() {
-        to.has_mm = 1;
-        to.rss = resident(mm);
-    }
-    write(seq, &raw const to, size_of::<Unchanged>());
+    write(seq, &raw const to, size_of::<Unchanged>())
 }
 
 /// Adds the time in flight: since the task last left a CPU and, if it is on one, since the
@@ -343,11 +350,12 @@ fn report_process(
     }
 }
 
+/// Returns whether there was room.
 #[inline(always)]
-fn write<T>(seq: Object, data: *const T, size: usize) {
+fn write<T>(seq: Object, data: *const T, size: usize) -> bool {
     // SAFETY: the verifier checks that `size` bytes at `data` are valid. If the buffer is full, the
     // kernel calls again with an empty one.
-    unsafe {
-        bpf_seq_write(seq.0.cast_mut().cast(), data.cast_mut().cast(), size as u32);
-    }
+    let error =
+        unsafe { bpf_seq_write(seq.0.cast_mut().cast(), data.cast_mut().cast(), size as u32) };
+    error == 0
 }

@@ -122,8 +122,40 @@ pub struct TaskState {
     pub in_flight: InFlight,
     /// The file of which it last dirtied a page.
     pub dirtied: LastDirtied,
+    /// Whether readings can leave it out.
+    pub idle: Idle,
     /// Run-queue waits.
     pub runqueue: Histogram,
+}
+
+/// What the last record of a sleeping task said. Only the iterator writes it.
+#[repr(C)]
+pub struct Idle {
+    /// Whether its [`Unchanged`](crate::record::Unchanged) has been written, and it has not run since.
+    pub is_reported: u64,
+    /// Resident memory, as in that record.
+    resident: [i64; 4],
+}
+
+impl Idle {
+    /// The task has been reported with this memory.
+    #[inline(always)]
+    pub fn new(resident: [i64; 4]) -> Self {
+        Self {
+            is_reported: 1,
+            resident,
+        }
+    }
+
+    /// Whether it has been reported with this memory.
+    #[inline(always)]
+    pub fn has(&self, resident: [i64; 4]) -> bool {
+        self.is_reported != 0
+            && self.resident[0] == resident[0]
+            && self.resident[1] == resident[1]
+            && self.resident[2] == resident[2]
+            && self.resident[3] == resident[3]
+    }
 }
 
 impl TaskState {

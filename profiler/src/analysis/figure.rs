@@ -5,7 +5,11 @@ use std::fmt::Write as _;
 use arrow::array::RecordBatch;
 
 use super::rows::{Texts, numbers};
-use crate::support::units::{format_bytes, format_ns};
+use crate::{
+    schema::Table,
+    sources::dataset_schema,
+    support::units::{format_bytes, format_ns},
+};
 
 /// Unit of a figure, which decides how it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -433,7 +437,7 @@ impl Figure {
 
     /// A query for the values over time that plots show. `by` are columns of the table.
     pub fn sql_over_time(&self, by: &[&str]) -> String {
-        self.sql_over_time_of(self.table, by)
+        self.sql_over_time_of(&filled(self.table), by)
     }
 
     /// A query for the values over time of each rank.
@@ -441,7 +445,7 @@ impl Figure {
         let rows = format!(
             "(SELECT rows.*, task_rank FROM {} AS rows JOIN process USING (host, pid, start_ts) \
              WHERE task_rank IS NOT NULL)",
-            self.table
+            filled(self.table)
         );
         self.sql_over_time_of(&rows, &["task_rank"])
     }
@@ -511,7 +515,7 @@ impl Figure {
             "SELECT {keys}{over_time} AS {name} FROM (SELECT {keys}{over_rows}({value}) AS v{seconds} FROM {table}",
             name = self.name,
             value = self.value.sql(),
-            table = self.table,
+            table = filled(self.table),
         );
         sql += &self.sql_rows(" WHERE ", "");
         let _ = write!(sql, " GROUP BY {keys}run, host, ts)");
@@ -520,6 +524,12 @@ impl Figure {
         }
         sql
     }
+}
+
+/// The view of a table that has a row of each process at every sample.
+fn filled(table: &str) -> String {
+    let declared = dataset_schema().table(table);
+    declared.map_or_else(|| table.to_owned(), Table::filled)
 }
 
 /// The aggregate over readings of one figure.

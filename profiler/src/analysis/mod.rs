@@ -3,6 +3,7 @@
 pub mod catalog;
 pub mod compare;
 pub mod figure;
+mod filled;
 pub mod page;
 pub mod perfmon;
 pub mod roofline;

@@ -18,7 +18,10 @@ use parquet::{
     },
 };
 
-use super::rows::times;
+use super::{
+    filled::{self, FilledRows, PERIOD_US},
+    rows::times,
+};
 
 use crate::{
     failure::os_error::without_code,
@@ -34,6 +37,7 @@ use crate::{
         manifest::{self, State},
         parquet_file,
         parquet_reader::ParquetReader,
+        sparse,
     },
     sources::dataset_schema,
 };
@@ -163,8 +167,9 @@ impl StoredRun {
         (start, sessions().filter_map(|session| session.end_ts).max())
     }
 
-    /// Passes the rows of a host in a table on, those of Parquet files first. Columns that the files
-    /// do not have are missing in the batches.
+    /// Passes the rows of a host in a table on, those of Parquet files first, with those that were
+    /// [left out](crate::schema::Table::sparse). Columns that the files do not have are missing in the
+    /// batches.
     ///
     /// # Errors
     ///
@@ -176,27 +181,55 @@ impl StoredRun {
         columns: &[&str],
         mut rows: impl FnMut(&RecordBatch),
     ) -> Result<(), Vec<String>> {
-        if !host.tables.contains(table) {
-            return Ok(());
-        }
-        let place = format!("{table}/{}", host_directory(&host.name));
-        let is_keyed = dataset_schema()
-            .table(table)
-            .is_some_and(|table| table.keyed);
-        let compacted = self.compacted.of(table, &host.name);
+        let declared = dataset_schema().table(table);
+        let is_keyed = declared.is_some_and(|table| table.keyed);
         let times = self.times.filter(|_| !is_keyed);
         let columns = [columns, times.map_or(&[], |_| &["ts"])].concat();
         let mut rows = |batch: &RecordBatch| match times {
             Some(times) => rows(&within(batch, times)),
             None => rows(batch),
         };
+        let Some(sparse) = declared.and_then(|table| table.sparse) else {
+            return self.read_stored(table, host, &columns, times, rows);
+        };
+        // The last rows of processes that sleep.
+        let times = times.map(|(from, to)| (from.saturating_sub(PERIOD_US), to));
+        let columns = [&columns, &filled::COLUMNS[..]].concat();
+        let mut filled = FilledRows::new(sparse, self, host, times);
+        let mut failed = None;
+        let mut read = self.read_stored(table, host, &columns, times, |batch| {
+            let pushed = filled.push(batch, &mut rows);
+            failed = failed.take().or(pushed.err());
+        });
+        let finished = filled.finish(&mut rows);
+        if let Some(error) = failed.or(finished.err()) {
+            let failure = format!("{table}/{}: {error}", host_directory(&host.name));
+            read = Err([read.err().unwrap_or_default(), vec![failure]].concat());
+        }
+        read
+    }
+
+    /// The stored rows of these times; of Parquet files, whole row groups.
+    pub(super) fn read_stored(
+        &self,
+        table: &str,
+        host: &StoredHost,
+        columns: &[&str],
+        times: Option<(i64, i64)>,
+        mut rows: impl FnMut(&RecordBatch),
+    ) -> Result<(), Vec<String>> {
+        if !host.tables.contains(table) {
+            return Ok(());
+        }
+        let place = format!("{table}/{}", host_directory(&host.name));
+        let compacted = self.compacted.of(table, &host.name);
         let mut failures = Vec::new();
         if let Some(compacted) = compacted {
             let filter = Filter {
                 run: &self.compacted.run_id,
                 host: &host.name,
                 table,
-                columns: Some(&columns),
+                columns: Some(columns),
                 times,
             };
             let read = read_compacted(&self.directory, compacted, filter, &mut rows);
@@ -231,7 +264,7 @@ impl StoredRun {
         }
         for &part in &parts {
             let name = parquet_file::name(part);
-            let read = read_part(&directory, &name, &columns, times, &mut rows);
+            let read = read_part(&directory, &name, columns, times, &mut rows);
             failures.extend(read.err().map(|why| format!("{place}/{name}: {why}")));
         }
         let mut open = OpenRows::of(table);
@@ -351,9 +384,11 @@ fn read_part(
             Some(groups) => reader.with_row_groups(groups),
             None => reader,
         };
+        let schema = reader.schema().clone();
         let batches = reader.with_projection(mask).build();
         for batch in batches.map_err(|error| first_line(&error))? {
-            rows(&batch.map_err(|error| first_line(&error))?);
+            let batch = batch.map_err(|error| first_line(&error))?;
+            rows(&sparse::of_file(batch, &schema));
         }
         Ok(())
     }));

@@ -19,6 +19,7 @@ use profiler_ebpf::{
     maps::{self, Key, Map, ProgramCounters, Value},
     offsets::{MISSING, Offsets},
     per_key::{BOUNDED, ChangedKey, CounterKey},
+    record,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -61,6 +62,7 @@ pub struct KernelSupport {
 pub struct Programs {
     ebpf: Ebpf,
     control: Array<MapData, Control>,
+    last_reading: Array<MapData, record::Reading>,
     counters: Array<MapData, ProgramCounters>,
     roots: HashMap<MapData, u32, u64>,
     cgroups: HashMap<MapData, u64, u32>,
@@ -132,6 +134,7 @@ impl Programs {
         }));
         let mut programs = Self {
             control: array::<maps::Control>(&mut ebpf)?,
+            last_reading: array::<maps::Reading>(&mut ebpf)?,
             counters: array::<maps::Counters>(&mut ebpf)?,
             roots: hash_map::<maps::Roots>(&mut ebpf)?,
             cgroups: hash_map::<maps::Cgroups>(&mut ebpf)?,
@@ -143,6 +146,7 @@ impl Programs {
                 epoch: 1,
                 arming: arming::LEARN,
                 now: monotonic_ns(),
+                only_idle: 0,
             },
             buffer: vec![0; 16 << 10],
             length: 0,
@@ -322,6 +326,32 @@ impl Programs {
     pub fn sample(&mut self, now: u64) -> Result<Reading, BpfError> {
         self.state.now = now;
         self.state.epoch = self.state.epoch.wrapping_add(1);
+        self.read_tasks()?;
+        let reading = self.last_reading.get(&0, 0);
+        let reading = reading.map_err(read_error::<maps::Reading>)?;
+        // The program sets it at the first followed task.
+        let has_tasks = reading.epoch == u64::from(self.state.epoch);
+        Ok(Reading {
+            monotonic_ns: self.state.now,
+            epoch: self.state.epoch,
+            clock: reading.now,
+            idle: if has_tasks { reading.idle } else { 0 },
+        })
+    }
+
+    /// Reads the processes that the last reading has left out.
+    ///
+    /// # Errors
+    ///
+    /// When the iterator cannot be read.
+    pub fn sample_idle(&mut self) -> Result<(), BpfError> {
+        self.state.only_idle = 1;
+        let read = self.read_tasks();
+        self.state.only_idle = 0;
+        read
+    }
+
+    fn read_tasks(&mut self) -> Result<(), BpfError> {
         self.write_state()?;
         let mut file = self.iterate("sample")?;
         update_cpu_clock();
@@ -343,10 +373,7 @@ impl Programs {
             }
         }
         self.length = length;
-        Ok(Reading {
-            monotonic_ns: self.state.now,
-            epoch: self.state.epoch,
-        })
+        Ok(())
     }
 
     /// Number of the last reading.
@@ -477,4 +504,9 @@ pub struct Reading {
     pub monotonic_ns: u64,
     /// Its number.
     pub epoch: u32,
+    /// Its time on the clock of the records.
+    pub clock: u64,
+    /// Processes without a record, because nothing but the time asleep has changed since the record
+    /// of an earlier reading.
+    pub idle: u64,
 }

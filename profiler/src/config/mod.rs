@@ -7,7 +7,7 @@ mod sources;
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 pub use self::{
-    settings::{OUT, Settings, SplitBy},
+    settings::{OUT, Settings, SplitBy, Switch},
     sources::Sources,
 };
 use crate::{failure::Failure, job, perf::Selection, service::connection::Client};
@@ -68,10 +68,19 @@ impl Config {
         })
     }
 
+    /// Whether [rows of sleeping processes](crate::schema::Table::sparse) are left out. Clients of the
+    /// service get all rows.
+    pub fn is_sparse(&self) -> bool {
+        let default = matches!(self.target, Target::Node);
+        let is_on = self.settings.sparse.map_or(default, |switch| switch == Switch::On);
+        is_on && self.client.is_none()
+    }
+
     /// The object `config` of `run.json`.
     pub fn to_json(&self) -> serde_json::Value {
         let mut json = serde_json::to_value(&self.settings).unwrap_or_default();
         json["sources"] = self.sources.iter().map(|spec| spec.name).collect();
+        json["sparse"] = self.is_sparse().into();
         json["groups"] = serde_json::json!(self.perf.groups);
         json["events"] = serde_json::json!(self.perf.events.names());
         json

@@ -161,6 +161,15 @@ pub struct Settings {
     /// Add rows for each thread, with a `tid`; the rows of processes already include them
     #[arg(long)]
     pub threads: bool,
+    /// Leave out the rows of a process that sleeps, but for one a minute [default: on with --node]
+    ///
+    /// In tables `usage` and `sched`. The next row of the process covers the time without rows. Reports,
+    /// exports and the views usage_filled and sched_filled have a row at every sample. Processes that
+    /// are read from /proc, threads (--threads) and, with --split-by job, processes of jobs have all
+    /// rows.
+    #[arg(long, env = "PROFILER_SPARSE", value_name = "on|off")]
+    #[serde(skip)]
+    pub sparse: Option<Switch>,
     /// Time between Parquet files; rows in between are kept in a journal, which survives a kill
     #[arg(
         long,
@@ -260,6 +269,13 @@ impl Settings {
     pub fn has_system_mounts(&self) -> bool {
         self.procfs.as_os_str() == PROCFS && self.sysfs.as_os_str() == SYSFS
     }
+}
+
+/// Value of an option that has another default with some targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 /// Unit that `--split-by` splits a run by.

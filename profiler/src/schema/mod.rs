@@ -16,6 +16,7 @@ use std::{
     marker::PhantomData,
     ops::Deref,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use arrow::{
@@ -99,11 +100,36 @@ pub struct Table {
     pub keyed: bool,
     /// Whether every sample has at least one row, whatever the target does.
     pub every_tick: bool,
+    /// How rows of sleeping processes that are left out are made; `None` if none is left out.
+    pub sparse: Option<&'static Sparse>,
     columns: [&'static [Column]; 2],
     schema: OnceLock<SchemaRef>,
 }
 
+/// What the row of a sleeping process has at a sample without a row of it. Counters are 0, and all
+/// other columns are as in its last row, but:
+#[derive(Debug)]
+pub struct Sparse {
+    /// Counter that has the interval.
+    pub asleep: Option<&'static str>,
+    /// Columns that are null, because they are not read at each sample.
+    pub occasional: &'static [&'static str],
+}
+
+impl Sparse {
+    /// Longest time between the rows of a process.
+    pub const PERIOD: Duration = Duration::from_secs(60);
+}
+
 impl Table {
+    /// The view with a row of each process at every sample; the table itself if none is left out.
+    pub fn filled(&self) -> String {
+        match self.sparse {
+            Some(_) => format!("{}_filled", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+
     /// All columns in order.
     pub fn columns(&self) -> impl Iterator<Item = &'static Column> + use<> {
         let [key, row] = self.columns;
@@ -143,6 +169,7 @@ impl<K: Columns, R: Columns> TypedTable<K, R> {
                 help,
                 keyed: false,
                 every_tick: false,
+                sparse: None,
                 columns: [K::COLUMNS, R::COLUMNS],
                 schema: OnceLock::new(),
             },
@@ -161,6 +188,13 @@ impl<K: Columns, R: Columns> TypedTable<K, R> {
     pub const fn every_tick(name: &'static str, help: &'static str) -> Self {
         let mut table = Self::new(name, help);
         table.table.every_tick = true;
+        table
+    }
+
+    /// Declares a table whose rows of sleeping processes can be left out: see [`Table::sparse`].
+    pub const fn sparse(name: &'static str, help: &'static str, sparse: &'static Sparse) -> Self {
+        let mut table = Self::new(name, help);
+        table.table.sparse = Some(sparse);
         table
     }
 

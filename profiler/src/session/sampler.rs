@@ -34,7 +34,7 @@ use crate::{
         self_metrics::{Component, SelfMetrics},
         timekeeping::Timekeeping,
     },
-    tasks::TaskTable,
+    tasks::{Moment, TaskTable},
     warning,
 };
 
@@ -155,7 +155,7 @@ impl Sampler {
         let mut tick = self.tick_at(began);
         let cpu_ns = thread_cpu_ns();
         let began_cpu = cpu_ns;
-        let result = self.tasks.refresh(&tick, last);
+        let result = self.tasks.refresh(&tick, if last { Moment::End } else { Moment::Sample });
         self.reading_cpu_ns = thread_cpu_ns() - cpu_ns;
         self.tasks.deliver(None);
         if last {
@@ -228,7 +228,7 @@ impl Sampler {
         let cpu_ns = thread_cpu_ns();
         let users = boundaries.users(began);
         let tick = self.tick_at(began);
-        let result = self.tasks.refresh(&tick, false);
+        let result = self.tasks.refresh(&tick, Moment::Boundary);
         // All marks that were sent before the reading have arrived.
         let marked = receiver.marked_by(&users);
         self.tasks.deliver(Some(&marked));

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     bpf::{Hook, Instrumentation, Method, WAKEUP},
     columns,
-    schema::{Batch, Columns as _, Label, ProcessKey, TableBuilder, Timestamp, TypedTable},
+    schema::{Batch, Columns as _, Label, ProcessKey, Sparse, TableBuilder, Timestamp, TypedTable},
 };
 
 columns! {
@@ -43,9 +43,13 @@ columns! {
     }
 }
 
-pub static TABLE: TypedTable<ProcessKey, SchedRow> = TypedTable::new(
+pub static TABLE: TypedTable<ProcessKey, SchedRow> = TypedTable::sparse(
     "sched",
     "One row per sample and process of the target: time on CPU, in the run queue and asleep; switches and wakeups",
+    &Sparse {
+        asleep: Some(SchedRow::sleep_ns.name()),
+        occasional: &[],
+    },
 );
 
 static PROCESS_CPU: View = View {

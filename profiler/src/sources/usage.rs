@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{Input, Source, SourceSpec, TickContext};
 use crate::{
     columns,
-    schema::{Batch, Columns as _, Label, ProcessKey, TableBuilder, Timestamp, TypedTable, View},
+    schema::{Batch, Columns as _, Label, ProcessKey, Sparse, TableBuilder, Timestamp, TypedTable, View},
 };
 
 columns! {
@@ -44,9 +44,21 @@ columns! {
     }
 }
 
-pub static TABLE: TypedTable<ProcessKey, UsageRow> = TypedTable::new(
+pub static TABLE: TypedTable<ProcessKey, UsageRow> = TypedTable::sparse(
     "usage",
     "One row per sample and process of the target: CPU time, page faults, memory, I/O accounting",
+    &Sparse {
+        asleep: None,
+        occasional: &[
+            UsageRow::pss.name(),
+            UsageRow::uss.name(),
+            UsageRow::sockets.name(),
+            UsageRow::open_files.name(),
+            UsageRow::children_user_ns.name(),
+            UsageRow::children_system_ns.name(),
+            UsageRow::iowait_ns.name(),
+        ],
+    },
 );
 
 columns! {
@@ -69,7 +81,7 @@ static FOOTPRINT: View = View {
         CASE WHEN known = processes THEN sum(uss) END AS uss\n\
         FROM (SELECT host, ts, last_value(pss IGNORE NULLS) OVER w AS pss,\n  \
         last_value(uss IGNORE NULLS) OVER w AS uss\n  \
-        FROM usage WHERE tid IS NULL AND rss IS NOT NULL\n  \
+        FROM usage_filled WHERE tid IS NULL AND rss IS NOT NULL\n  \
         WINDOW w AS (PARTITION BY host, pid, start_ts ORDER BY ts))\n\
         GROUP BY host, ts",
     columns: || Footprint::COLUMNS.iter().collect(),

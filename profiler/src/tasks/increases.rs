@@ -1,5 +1,7 @@
 //! Increases of a reading over the previous one, and the end of processes without an exit event.
 
+use profiler_ebpf::record::state;
+
 use super::{Access, End, Process, Reader, Row, TaskTable, counters::CpuTime, identity};
 use crate::support::clock::{Clock, monotonic_ns};
 
@@ -17,7 +19,7 @@ impl TaskTable {
         self.any_undescribed = false;
         self.processes.retain(|id, process| {
             self.any_undescribed |= !process.described;
-            if process.seen_in == 0 {
+            if process.seen_in == 0 || process.is_left_out() {
                 process.seen_in = epochs;
             }
             if process.end.is_some() || process.seen_in + epochs_max > epochs {
@@ -34,7 +36,7 @@ impl TaskTable {
     }
 
     /// Computes the increases of all processes and adds their rows.
-    pub(super) fn publish(&mut self, now: u64, last: bool) {
+    pub(super) fn publish(&mut self, now: u64, all: bool, last: bool) {
         let (mut details, pss) = self.details.receive();
         // The sum that was received at a boundary is in the row of the next sample.
         let at_boundary = self.read_at != self.sampled_at;
@@ -45,7 +47,16 @@ impl TaskTable {
         self.users.clear();
         let mut last_user = None;
         for process in self.processes.values_mut() {
-            if let Some(mut row) = process.publish(&self.clock, self.epochs, now, last) {
+            let sparse = self.sparse.as_ref().filter(|_| !all);
+            let has_row = sparse.is_none_or(|sparse| sparse.needs(process, &details));
+            let row = if process.is_left_out() && !has_row {
+                process.skip(now);
+                None
+            } else {
+                process.remain_idle(self.reading_clock);
+                process.publish(&self.clock, self.epochs, now, last)
+            };
+            if let Some(mut row) = row {
                 row.details = details
                     .remove(&process.id)
                     .filter(|_| process.end.is_none());
@@ -85,6 +96,20 @@ impl Process {
         self.read_at != Some(now) && clock.monotonic_of_boottime(self.id.start_boottime) <= now
     }
 
+    /// If the present reading has left it out, counts its sleep until then.
+    fn remain_idle(&mut self, clock: u64) {
+        if self.is_left_out() {
+            self.unchanged = self.idle_ns(clock).map(|ns| (state::SLEEPING, ns));
+            self.idle_since = Some(clock);
+        }
+    }
+
+    /// Leaves out its row.
+    fn skip(&mut self, now: u64) {
+        let since = self.read_at.replace(now).unwrap_or(now);
+        self.interval_ns = self.deferred_ns + now.saturating_sub(since);
+    }
+
     /// Forgets what only this reading had.
     fn begin_interval(&mut self) {
         self.changed &= self.read_at.is_none();
@@ -109,8 +134,9 @@ impl Process {
             None => now,
         };
         let since = self.read_at.replace(until).unwrap_or(started);
+        self.interval_ns = self.deferred_ns + until.saturating_sub(since);
+        let since = self.row_at.replace(until).unwrap_or(started);
         let interval_ns = until.saturating_sub(since);
-        self.interval_ns = self.deferred_ns + interval_ns;
         let (increase, cpu_time, runqueue) = match self.unchanged {
             Some((state, ns)) if self.end.is_none() => {
                 (self.remain(state, ns), CpuTime::default(), None)

@@ -30,6 +30,7 @@ mod process_id;
 pub mod process_tree;
 mod readings;
 mod row;
+mod sparse;
 mod threads;
 mod tree_cpu;
 pub mod procfs_reader;
@@ -58,6 +59,7 @@ use self::{
     identity_worker::IdentityWorker,
     process::Processes,
     process_tree::{ProcessTree, process_key},
+    sparse::SparseRows,
     slow_fields_reader::DetailsReader,
 };
 use crate::{
@@ -73,6 +75,16 @@ use crate::{
 /// Readings after which all per-key counters are read, changed or not: those of processes that have left
 /// the target are removed.
 const COMPLETE_EVERY: u32 = 64;
+
+/// What a reading is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    Sample,
+    /// The begin or end of a region, between two samples.
+    Boundary,
+    /// The last sample.
+    End,
+}
 
 /// Origin of readings.
 pub enum Reader {
@@ -154,6 +166,10 @@ pub struct TaskTable {
     sampled_at: u64,
     /// Begin of the last reading, ns of `CLOCK_MONOTONIC`.
     read_at: u64,
+    /// The same on the clock of the records.
+    reading_clock: u64,
+    /// Which rows of sleeping processes are left out; `None` for none.
+    sparse: Option<SparseRows>,
 }
 
 impl TaskTable {
@@ -207,6 +223,8 @@ impl TaskTable {
             uncounted: 0,
             sampled_at: 0,
             read_at: 0,
+            reading_clock: 0,
+            sparse: None,
         }
     }
 
@@ -260,7 +278,8 @@ impl TaskTable {
     /// # Errors
     ///
     /// If the processes cannot be read. Processes that end during the reading are no error.
-    pub fn refresh(&mut self, tick: &Tick, last: bool) -> Result<()> {
+    pub fn refresh(&mut self, tick: &Tick, moment: Moment) -> Result<()> {
+        let last = moment == Moment::End;
         self.begin_epoch();
         let first = self.epochs == 1;
         let mut moved = Ok(());
@@ -281,7 +300,8 @@ impl TaskTable {
         self.close_missing(now);
         self.update_access();
         self.update_names(first, last);
-        self.publish(now, last);
+        let all = self.needs_all_rows(now, moment);
+        self.publish(now, all, last);
         self.read_at = now;
         self.read_per_key(now, first, last)?;
         self.details.update(&self.processes, self.rss);

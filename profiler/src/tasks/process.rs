@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use profiler_ebpf::{
     event::{Fork, ProcessEntry},
-    record::{self, ProcessRecord, ThreadRecord, Totals, state},
+    record::{self, ProcessRecord, ThreadRecord, Totals, Unchanged, state},
 };
 
 use super::{
@@ -80,7 +80,13 @@ pub struct Process {
     pub(super) in_tree: bool,
     /// Epoch of the last reading that had it; 0 if none.
     pub(super) seen_in: u32,
+    /// Until when its counters are known, ns of `CLOCK_MONOTONIC`.
     pub(super) read_at: Option<u64>,
+    /// Until when its rows reach.
+    pub(super) row_at: Option<u64>,
+    /// While readings leave it out because it is asleep: until when its sleep is counted, on the
+    /// clock of the readings.
+    pub(super) idle_since: Option<u64>,
     /// Status of a zombie in `/proc`.
     pub(super) exit_status: Option<u32>,
     /// Interval up to the last reading, including that of deferred rows, ns.
@@ -179,6 +185,8 @@ impl Process {
             in_tree: false,
             seen_in: 0,
             read_at: None,
+            row_at: None,
+            idle_since: None,
             exit_status: None,
             interval_ns: 0,
             deferred_ns: 0,
@@ -238,6 +246,7 @@ impl Process {
     }
 
     pub(super) fn apply_record(&mut self, record: &ProcessRecord, page: u64) {
+        self.idle_since = None;
         let is_first = !std::mem::replace(&mut self.counted, true);
         // The parent at the fork is kept when the process gets another parent.
         if self.ppid == 0 {
@@ -314,6 +323,26 @@ impl Process {
         self.peak_rss = self.peak_rss.max(Some(memory.rss));
     }
 
+    /// Applies the record of a process that has remained in its state until `clock`.
+    pub(super) fn apply_unchanged(&mut self, record: &Unchanged, clock: u64, page: u64) {
+        let ns = self.idle_ns(clock).unwrap_or(record.span);
+        self.unchanged = Some((record.state, ns));
+        self.idle_since = (record.state == state::SLEEPING).then_some(clock);
+        if record.has_mm != 0 {
+            self.apply_rss(&record.rss, page);
+        }
+    }
+
+    /// Time asleep that is not counted yet, ns; `None` if readings do not leave it out.
+    pub(super) fn idle_ns(&self, clock: u64) -> Option<u64> {
+        Some(clock.saturating_sub(self.idle_since?))
+    }
+
+    /// Whether the present reading has left it out.
+    pub(super) fn is_left_out(&self) -> bool {
+        self.idle_since.is_some() && self.unchanged.is_none()
+    }
+
     /// Applies CPU and state of a thread. Those of the main thread have precedence.
     pub(super) fn apply_thread(&mut self, record: &ThreadRecord) {
         if record.tid == record.pid || self.gauges.cpu.is_none() {
@@ -335,6 +364,7 @@ impl Process {
         self.current.runqueue.clear();
         self.current.runqueue.add_ended(&exit.ended.runqueue, epoch);
         self.changed = true;
+        self.idle_since = None;
         self.raise_peak(exit.peak_rss.saturating_mul(page));
         if self.peak_before_exec.is_some() {
             self.apply_max_rss(exit.max_rss, page);

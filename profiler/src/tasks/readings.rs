@@ -32,7 +32,30 @@ impl TaskTable {
         let exits = self.apply_starts(time);
         self.apply_records(reading, time);
         self.apply_exits(exits, reading, time);
+        self.apply_idle(reading, time)?;
         drained.context("following tasks that were moved")
+    }
+
+    /// The processes that the reading has left out are those that it could leave out. If their number
+    /// differs, some have left the target, or a record was lost: the others are read.
+    fn apply_idle(&mut self, reading: BpfReading, time: ReadingTime) -> Result<()> {
+        self.reading_clock = reading.clock;
+        let left_out = self.processes.values().filter(|one| one.is_left_out());
+        if left_out.count() as u64 == reading.idle {
+            return Ok(());
+        }
+        if let Reader::Bpf(programs) = &mut self.reader {
+            programs
+                .sample_idle()
+                .context("reading the tasks that were left out")?;
+        }
+        self.apply_records(reading, time);
+        for process in self.processes.values_mut() {
+            if process.is_left_out() {
+                process.idle_since = None;
+            }
+        }
+        Ok(())
     }
 
     fn reading_time(&self, now: u64, last: bool) -> ReadingTime {
@@ -114,10 +137,7 @@ impl TaskTable {
                         continue;
                     };
                     process.seen_in = self.epochs;
-                    process.unchanged = Some((record.state, record.span));
-                    if record.has_mm != 0 {
-                        process.apply_rss(&record.rss, self.page);
-                    }
+                    process.apply_unchanged(record, reading.clock, self.page);
                 }
                 Record::Ended(usage) => {
                     if let Some(process) = current.and_then(|id| processes.get_mut(&id)) {

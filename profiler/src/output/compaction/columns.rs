@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use super::reduce;
 use crate::{
-    output::dataset::{compacted::plain, metadata},
+    output::dataset::{compacted::plain, metadata, sparse},
     schema::{self, DatasetSchema, HOST_COLUMN, RUN_COLUMN},
 };
 
@@ -20,11 +20,14 @@ pub struct Fields {
     by_name: BTreeMap<String, Field>,
     /// Number of files with the column.
     count: BTreeMap<String, u64>,
+    /// Whether [rows are left out](sparse::is_sparse) of a file.
+    pub is_sparse: bool,
 }
 
 impl Fields {
     /// Adds the columns of a file. The host and extremes of gauges are columns of compacted files only.
     pub fn add(&mut self, schema: &Schema) {
+        self.is_sparse |= sparse::is_sparse(schema);
         for field in schema.fields() {
             let name = field.name();
             if name == HOST_COLUMN.name || reduce::is_extreme(schema, name) {
@@ -81,6 +84,9 @@ impl Fields {
         if schema.table(table).is_some_and(|table| table.keyed) {
             all.push((metadata::KEYED, "true".to_owned()));
         }
+        if self.is_sparse {
+            all.push((metadata::SPARSE, "true".to_owned()));
+        }
         let all = all.into_iter().map(|(key, value)| (key.to_owned(), value));
         Arc::new(Schema::new_with_metadata(
             fields,
@@ -89,7 +95,7 @@ impl Fields {
     }
 }
 
-/// The schema of reduced rows; the last column is the run.
+/// The schema of reduced rows, none of which is left out; the last column is the run.
 pub fn with_extremes(schema: &Schema) -> SchemaRef {
     let extremes = reduce::extremes(schema).into_iter().map(Arc::new);
     let (run, others) = match schema.fields().split_last() {
@@ -97,7 +103,9 @@ pub fn with_extremes(schema: &Schema) -> SchemaRef {
         None => (None, &[][..]),
     };
     let fields: Vec<_> = others.iter().cloned().chain(extremes).chain(run).collect();
-    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+    let mut all = schema.metadata().clone();
+    all.remove(metadata::SPARSE);
+    Arc::new(Schema::new_with_metadata(fields, all))
 }
 
 /// The schema of compacted files: the last column is the host.

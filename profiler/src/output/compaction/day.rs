@@ -26,11 +26,14 @@ use super::{
     stored::{RowPlace, StoredFile, in_file},
     totals::Totals,
 };
-use crate::output::dataset::{
-    compacted::{SORTED_BY, aligned, day_and_name},
-    files::Directory,
-    parquet_file,
-    parquet_reader::ParquetReader,
+use crate::{
+    output::dataset::{
+        compacted::{SORTED_BY, aligned, day_and_name},
+        files::Directory,
+        parquet_file,
+        parquet_reader::ParquetReader,
+    },
+    schema::Sparse,
 };
 
 /// What the rows of all days have in common.
@@ -41,6 +44,8 @@ pub struct Table<'a> {
     pub sources: &'a [Source],
     pub parts: &'a Parts,
     pub limits: &'a Limits,
+    /// How rows that are left out are made; `None` if there are none.
+    pub sparse: Option<&'static Sparse>,
 }
 
 /// Rows of a day.
@@ -160,7 +165,7 @@ impl Input<'_> {
                 let limits = *self.table.limits;
                 let order = self.order.clone();
                 let make = |key| Sorter::new(schema.clone(), key, limits, spilled.clone());
-                let mut reducer = HostReducer::new(&schema, resolution, &order, &make)?;
+                let mut reducer = HostReducer::new(&schema, resolution, &order, &make, self.table.sparse)?;
                 self.sorted(&mut |batch| reducer.push(batch, &mut write))?;
                 reducer.finish(&mut write)
             }

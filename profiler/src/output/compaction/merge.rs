@@ -63,6 +63,7 @@ pub fn merge(
             with_extremes(&schema)
         };
     }
+    let sparse = options.schema.table(name).and_then(|table| table.sparse);
     let table = Table {
         out,
         directory: &directory,
@@ -70,6 +71,7 @@ pub fn merge(
         sources: &plan.sources,
         parts: &parts,
         limits: &options.limits,
+        sparse: parts.fields.is_sparse.then_some(sparse).flatten(),
     };
     let mut commit = Commit::new(name, plan, &parts.files);
     let mut read = Checksums::new();

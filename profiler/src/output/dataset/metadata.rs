@@ -22,6 +22,9 @@ pub const LABELS: &str = "profiler.labels";
 /// `true` for [keyed tables](Table::keyed).
 pub const KEYED: &str = "profiler.lifetimes";
 
+/// `true` in tables from which [rows of sleeping processes](schema::Table::sparse) are left out.
+pub const SPARSE: &str = "profiler.sparse";
+
 /// Shortest time of a row of a compacted file in µs; missing if all rows are as sampled.
 pub const RESOLUTION: &str = "profiler.resolution_us";
 /// Rows of a compacted file by host and run, as a JSON object.
@@ -43,6 +46,7 @@ pub fn with_metadata(
     run_id: &str,
     hostname: &str,
     labels: &Labels,
+    sparse: bool,
 ) -> SchemaRef {
     let mut all = schema.metadata().clone();
     let entries = [
@@ -59,6 +63,9 @@ pub fn with_metadata(
     }
     if table.keyed {
         all.insert(KEYED.to_owned(), "true".to_owned());
+    }
+    if sparse && table.sparse.is_some() {
+        all.insert(SPARSE.to_owned(), "true".to_owned());
     }
     Arc::new(Schema::new_with_metadata(schema.fields().clone(), all))
 }

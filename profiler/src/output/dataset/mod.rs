@@ -22,6 +22,7 @@ mod queue;
 pub mod recover;
 mod row_buffer;
 mod run_table;
+pub mod sparse;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,8 @@ pub struct DatasetOptions {
     pub schema: &'static DatasetSchema,
     /// Whether every column can be null, because the rows come from another program.
     pub all_nullable: bool,
+    /// Whether [rows of sleeping processes](crate::schema::Table::sparse) are left out.
+    pub sparse: bool,
 }
 
 impl DatasetOptions {
@@ -83,6 +86,7 @@ impl DatasetOptions {
             manifest: None,
             schema: DatasetSchema::EMPTY,
             all_nullable: false,
+            sparse: false,
         }
     }
 }

@@ -34,6 +34,7 @@ pub fn write(run: &Directory, manifest: &Manifest) -> io::Result<()> {
         &manifest.run_id,
         &manifest.hostname,
         &manifest.labels,
+        false,
     ))?;
     file.encode(&batches)?;
     let bytes = file.finish()?;

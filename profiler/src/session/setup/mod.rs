@@ -130,6 +130,9 @@ impl Setup {
         if let Some(job) = job {
             tasks.set_job(job);
         }
+        if config.is_sparse() {
+            tasks.leave_out_sleeping(config.settings.split_by.is_some());
+        }
         if let Some(client) = &config.client {
             tasks.show_only_to(client.uid);
         }

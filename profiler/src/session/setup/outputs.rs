@@ -76,6 +76,7 @@ pub fn open(config: &Config, host: &Host, manifest: Manifest) -> Result<OpenOutp
     let mut options = DatasetOptions::new(run_dir.clone(), &manifest.hostname, &manifest.run_id);
     options.checkpoint = settings.checkpoint;
     options.sync = settings.sync;
+    options.sparse = config.is_sparse();
     options.owner = invoking_user::sudo_ids();
     options.schema = dataset_schema();
     let router = match settings.split_by {

@@ -13,9 +13,12 @@ use super::{
         keep::Resolution,
         sort::{Sink, SortKey, Sorter},
     },
-    INTERVAL, Reducer, TS, sorted_by,
+    INTERVAL, Reducer, TS,
+    filler::{Filler, Samples},
+    sorted_by,
     times::Times,
 };
+use crate::schema::Sparse;
 
 /// Makes a sorter for an order.
 type NewSorter<'a> = &'a dyn Fn(Arc<SortKey>) -> Sorter;
@@ -25,6 +28,8 @@ struct Host {
     name: String,
     by_series: Sorter,
     times: Times,
+    /// `None` if no rows are left out.
+    samples: Option<Samples>,
 }
 
 /// Sorts the rows of each host by series, reduces them, and sorts them again.
@@ -34,6 +39,8 @@ pub struct HostReducer<'a> {
     series: Arc<SortKey>,
     order: &'a Arc<SortKey>,
     sorter: NewSorter<'a>,
+    /// How rows that are left out are made; `None` if there are none.
+    sparse: Option<&'static Sparse>,
     host: Option<Host>,
 }
 
@@ -48,6 +55,7 @@ impl<'a> HostReducer<'a> {
         resolution: Resolution,
         order: &'a Arc<SortKey>,
         sorter: NewSorter<'a>,
+        sparse: Option<&'static Sparse>,
     ) -> io::Result<Self> {
         Ok(Self {
             schema,
@@ -55,6 +63,7 @@ impl<'a> HostReducer<'a> {
             series: Arc::new(SortKey::new(schema, &sorted_by(schema))?),
             order,
             sorter,
+            sparse,
             host: None,
         })
     }
@@ -80,6 +89,7 @@ impl<'a> HostReducer<'a> {
                     name: host,
                     by_series: (self.sorter)(self.series.clone()),
                     times: Times::default(),
+                    samples: self.sparse.map(|_| Samples::default()),
                 });
             }
             if let Some(host) = &mut self.host {
@@ -95,16 +105,26 @@ impl<'a> HostReducer<'a> {
     ///
     /// Those of `sink` and of temporary files.
     pub fn finish(&mut self, sink: Sink<'_>) -> io::Result<()> {
-        let Some(Host {
-            by_series, times, ..
-        }) = self.host.take()
-        else {
+        let Some(host) = self.host.take() else {
             return Ok(());
         };
+        let Host {
+            by_series,
+            times,
+            samples,
+            ..
+        } = host;
+        let mut filler = self.sparse.zip(samples).map(|(sparse, samples)| {
+            let series = Arc::clone(&self.series);
+            Filler::new(sparse, series, samples)
+        });
         let mut reducer = Reducer::new(self.schema.clone(), self.resolution, times)?;
         let mut in_order = (self.sorter)(self.order.clone());
         let mut push = |rows: &RecordBatch| in_order.push(rows.clone());
-        by_series.finish(&mut |batch| reducer.push(batch, &mut push))?;
+        by_series.finish(&mut |batch| match &mut filler {
+            Some(filler) => reducer.push(&filler.fill(batch)?, &mut push),
+            None => reducer.push(batch, &mut push),
+        })?;
         reducer.finish(&mut push)?;
         in_order.finish(sink)
     }
@@ -125,6 +145,9 @@ impl Host {
                 run = places.of(row).1;
             }
             self.times.add(&run, ts.value(row), interval.value(row));
+            if let Some(samples) = &mut self.samples {
+                samples.add(&run, ts.value(row));
+            }
         }
         self.by_series.push(rows)
     }

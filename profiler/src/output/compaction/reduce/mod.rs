@@ -9,6 +9,7 @@
 
 mod accumulators;
 pub mod by_host;
+mod filler;
 mod times;
 
 use std::{io, sync::Arc};

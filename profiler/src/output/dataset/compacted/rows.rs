@@ -1,6 +1,10 @@
 //! Rows of one run and host in compacted files, which have those of many.
 
-use std::{collections::BTreeSet, io, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    sync::Arc,
+};
 
 use arrow::{
     array::{
@@ -20,7 +24,9 @@ use parquet::{
 };
 
 use super::{DIRECTORY, day_and_name};
-use crate::output::dataset::{files::Directory, parquet_file, parquet_reader::ParquetReader};
+use crate::output::dataset::{
+    files::Directory, parquet_file, parquet_reader::ParquetReader, sparse,
+};
 
 /// Rows of one batch.
 const BATCH_ROWS: usize = 8192;
@@ -65,9 +71,10 @@ pub fn for_each_batch(
             .filter(|name| wanted(name))
             .collect();
         let mask = ProjectionMask::columns(reader.parquet_schema(), names);
+        let schema = reader.schema().clone();
         let reader = reader.with_projection(mask).with_row_groups(groups);
         for batch in reader.with_batch_size(BATCH_ROWS).build()? {
-            let batch = selected(&batch?, filter)?;
+            let batch = sparse::of_file(selected(&batch?, filter)?, &schema);
             if batch.num_rows() > 0 {
                 rows(batch);
             }
@@ -263,7 +270,9 @@ fn union(first: &Schema, second: &Schema) -> Schema {
     let nullable = fields
         .iter()
         .map(|field| Field::clone(field).with_nullable(true));
-    Schema::new(nullable.collect::<Vec<_>>())
+    let metadata = [first.metadata(), second.metadata()].into_iter().flatten();
+    let metadata = metadata.map(|(key, value)| (key.clone(), value.clone()));
+    Schema::new_with_metadata(nullable.collect::<Vec<_>>(), metadata.collect::<HashMap<_, _>>())
 }
 
 /// The type of a column in compacted files. Texts are plain: in Parquet they have dictionaries

@@ -103,6 +103,7 @@ impl TableWriter {
             &options.run_id,
             &options.hostname,
             labels.unwrap_or(&Labels::default()),
+            options.sparse,
         );
         Self {
             table,

@@ -20,6 +20,7 @@ use super::{
     files::{self, Directory},
     parquet_file,
     parquet_reader::ParquetReader,
+    sparse,
 };
 use crate::schema::DatasetSchema;
 
@@ -45,6 +46,8 @@ struct FileColumns {
     compacted: Vec<String>,
     /// Timestamps in ns, as in version 2 of the schema.
     times_in_ns: Vec<String>,
+    /// Whether [rows are left out](sparse::is_sparse).
+    is_sparse: bool,
 }
 
 /// Rewrites the file if its content has changed. `writer` makes the name of the temporary file unique
@@ -162,6 +165,7 @@ fn columns(directory: &Directory, name: &str) -> io::Result<FileColumns> {
     Ok(FileColumns {
         names: names(&mut fields.iter()),
         times_in_ns: names(&mut fields.iter().filter(is_in_ns)),
+        is_sparse: sparse::is_sparse(reader.schema()),
         ..FileColumns::default()
     })
 }
@@ -195,6 +199,7 @@ mod tests {
             names: times.clone(),
             times_in_ns: times,
             is_in_run: true,
+            is_sparse: false,
             compacted: Vec::new(),
         };
         let tables = names.iter().map(|&name| (name.to_owned(), columns.clone()));

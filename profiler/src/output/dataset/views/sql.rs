@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{super::compacted, FileColumns};
-use crate::schema::{DatasetSchema, HOST_COLUMN, RUN_COLUMN, Table, View, duckdb};
+use crate::schema::{DatasetSchema, HOST_COLUMN, Kind, RUN_COLUMN, Sparse, Table, View, duckdb};
 
 /// Columns of `process` in the views of the tables with rows per process.
 const OF_PROCESS: [&str; 4] = ["comm", "cmdline", "ppid", "uid"];
@@ -31,6 +31,12 @@ pub fn text(
             sql.push_str(&without_rows(table));
             comment(&mut sql, table.name, table.help);
         }
+    }
+    for table in schema.tables() {
+        let Some(sparse) = table.sparse else { continue };
+        sql.push_str(&filled(table, sparse, tables));
+        let help = format!("{}; also at samples without a row", table.help);
+        comment(&mut sql, &table.filled(), &help);
     }
     for table in schema
         .tables()
@@ -116,15 +122,79 @@ fn without_rows(table: &'static Table) -> String {
     )
 }
 
+/// Tables with a row at every sample, the first known one of which tells when samples were.
+const OF_SAMPLES: [&str; 3] = ["system", "timeline", "overhead"];
+
+/// The view with the rows of sleeping processes that are left out. Samples have numbers: those between
+/// two rows of a process have none of it.
+fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>) -> String {
+    let (name, view) = (table.name, table.filled());
+    let begin = format!("\nCREATE OR REPLACE VIEW {view} AS\n");
+    let Some(columns) = tables.get(name).filter(|columns| columns.is_sparse) else {
+        return format!("{begin}SELECT * FROM {name};\n");
+    };
+    let samples = OF_SAMPLES.iter().find(|of| tables.contains_key(**of));
+    let samples = samples.unwrap_or(&name);
+    let stored = table.columns().filter(|of| columns.names.iter().any(|name| name == of.name));
+    let asleep = stored.filter_map(|column| {
+        let is_span = column.name == "interval_ns" || Some(column.name) == sparse.asleep;
+        let value = match column.name {
+            "ts" => "s.ts".to_owned(),
+            name if is_span => format!("if({name} IS NULL, NULL, {NS_ASLEEP})"),
+            name if sparse.occasional.contains(&name) => "NULL".to_owned(),
+            name if column.kind == Kind::Counter => format!("if({name} IS NULL, NULL, 0)"),
+            _ => return None,
+        };
+        let type_name = duckdb::type_name(column);
+        Some(format!("({value})::{type_name} AS {}", column.name))
+    });
+    let spans = ["interval_ns"].into_iter().chain(sparse.asleep);
+    let spans = spans.map(|of| format!("greatest({of}::BIGINT - filled_ns, 0)::UBIGINT AS {of}"));
+    format!(
+        "{begin}WITH samples AS (\n  \
+         SELECT host, ts, lag(ts) OVER w AS before, row_number() OVER w AS n, max(ts) OVER (PARTITION BY host) AS last,\n  \
+         count(*) OVER (PARTITION BY host) AS last_n\n  \
+         FROM (SELECT DISTINCT host, ts FROM {samples}) WINDOW w AS (PARTITION BY host ORDER BY ts)),\n\
+         numbered AS (\n  \
+         SELECT t.*, s.n, if(t.ts = s.ts, s.n - 1, s.n) AS n_before, if(t.ts = s.ts, s.before, s.ts) AS before, s.last, s.last_n\n  \
+         FROM {name} t ASOF LEFT JOIN samples s ON t.host = s.host AND t.ts >= s.ts),\n\
+         linked AS (\n  \
+         SELECT *, ts - to_microseconds((interval_ns // 1000)::BIGINT) AS since, lag(ts) OVER w AS ts_before,\n  \
+         lead(n_before) OVER w AS next_n, lead(since) OVER w AS next_since\n  \
+         FROM numbered WINDOW w AS (PARTITION BY host, run, pid, start_ts, tid ORDER BY ts)),\n\
+         ends AS (SELECT host, pid, start_ts, max(end_ts) AS end_ts FROM process GROUP BY ALL),\n\
+         gaps AS (\n  \
+         SELECT l.*, unnest(range(n + 1, coalesce(next_n, last_n) + 1)) AS asleep_n\n  \
+         FROM linked l LEFT JOIN ends e USING (host, pid, start_ts)\n  \
+         WHERE n < next_n OR (next_n IS NULL AND e.end_ts IS NULL AND last <= l.ts + INTERVAL {period} SECOND))\n\
+         SELECT * EXCLUDE ({helpers}, ts_before, next_n, next_since, filled_ns)\n  \
+         REPLACE ({spans})\n\
+         FROM (SELECT *, if(ts_before < before AND since < before, 1000 * (epoch_us(before) - epoch_us(ts_before)), 0) AS filled_ns FROM linked)\n\
+         UNION ALL BY NAME\n\
+         SELECT l.* EXCLUDE ({helpers}, ts_before, next_n, next_since, asleep_n)\n  \
+         REPLACE ({asleep})\n\
+         FROM gaps l JOIN samples s ON l.host = s.host AND l.asleep_n = s.n\n\
+         WHERE next_since IS NULL OR next_since < s.ts;\n",
+        helpers = "n, n_before, before, last, last_n, since",
+        period = Sparse::PERIOD.as_secs(),
+        spans = spans.collect::<Vec<_>>().join(", "),
+        asleep = asleep.collect::<Vec<_>>().join(", "),
+    )
+}
+
+/// Time of a row that is left out.
+const NS_ASLEEP: &str = "1000 * (epoch_us(s.ts) - epoch_us(greatest(s.before, l.ts)))";
+
 /// The view without rows of threads, because the rows of their processes contain them.
 fn of_processes(table: &Table) -> String {
-    let table = table.name;
     let names = OF_PROCESS.map(|name| format!("p.{name}")).join(", ");
     format!(
-        "\nCREATE OR REPLACE VIEW process_{table} AS\n\
+        "\nCREATE OR REPLACE VIEW process_{} AS\n\
          SELECT {names}, t.*\n\
-         FROM {table} t LEFT JOIN process p USING (host, pid, start_ts)\n\
-         WHERE t.tid IS NULL;\n"
+         FROM {} t LEFT JOIN process p USING (host, pid, start_ts)\n\
+         WHERE t.tid IS NULL;\n",
+        table.name,
+        table.filled(),
     )
 }
 

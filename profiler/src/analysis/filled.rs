@@ -1,0 +1,315 @@
+//! Tables from which rows of sleeping processes are left out, with a row of each process at every
+//! sample.
+
+use std::collections::HashMap;
+
+use arrow::{
+    array::{RecordBatch, UInt32Array},
+    compute::{concat_batches, take_record_batch},
+    datatypes::SchemaRef,
+    error::ArrowError,
+};
+
+use super::{
+    rows::{ProcessKey, processes, times},
+    stored_run::{StoredHost, StoredRun},
+};
+use crate::{
+    output::dataset::sparse::{FilledRow, Part, fill, is_sparse},
+    schema::Sparse,
+};
+
+/// Columns that it needs.
+pub const COLUMNS: [&str; 4] = ["ts", "interval_ns", "pid", "start_ts"];
+
+/// Longest time between the rows of a process, µs.
+pub const PERIOD_US: i64 = Sparse::PERIOD.as_micros() as i64;
+
+/// Adds the rows that were left out. Stored rows are pushed in the order of their time.
+pub struct FilledRows<'a> {
+    sparse: &'static Sparse,
+    run: &'a StoredRun,
+    host: &'a StoredHost,
+    /// Those of the stored rows.
+    times: Option<(i64, i64)>,
+    /// Read with the first rows of a file from which rows were left out.
+    facts: Option<Facts>,
+    /// Rows of the present time.
+    present: Vec<RecordBatch>,
+    ts: i64,
+    processes: Option<Processes>,
+}
+
+/// What the rows of other tables tell.
+struct Facts {
+    /// Times of all samples in their order; without any, those of the rows.
+    samples: Vec<i64>,
+    /// Ends of processes.
+    ends: HashMap<ProcessKey, i64>,
+    /// Starts of sessions.
+    starts: Vec<i64>,
+}
+
+/// Processes that can be without a row at the next sample.
+struct Processes {
+    /// Last stored row of each.
+    rows: RecordBatch,
+    /// By row.
+    known: Vec<Known>,
+    /// Time of the last rows.
+    at: i64,
+}
+
+struct Known {
+    key: ProcessKey,
+    /// Time of its last stored row.
+    stored_at: i64,
+    /// Time of its last row.
+    until: i64,
+    /// Time between the two, ns.
+    filled_ns: u64,
+}
+
+impl<'a> FilledRows<'a> {
+    /// Without rows.
+    pub fn new(
+        sparse: &'static Sparse,
+        run: &'a StoredRun,
+        host: &'a StoredHost,
+        times: Option<(i64, i64)>,
+    ) -> Self {
+        Self {
+            sparse,
+            run,
+            host,
+            times,
+            facts: None,
+            present: Vec::new(),
+            ts: i64::MIN,
+            processes: None,
+        }
+    }
+
+    /// Adds stored rows, and passes those of earlier times on.
+    ///
+    /// # Errors
+    ///
+    /// When Arrow cannot combine the rows.
+    pub fn push(
+        &mut self,
+        batch: &RecordBatch,
+        rows: &mut impl FnMut(&RecordBatch),
+    ) -> Result<(), ArrowError> {
+        if !is_sparse(batch.schema_ref()) {
+            self.end_sample(rows)?;
+            self.processes = None;
+            rows(batch);
+            return Ok(());
+        }
+        if self.facts.is_none() {
+            self.facts = Some(Facts::read(self.run, self.host, self.times));
+        }
+        let all = times(batch, "ts");
+        let mut first = 0;
+        for row in 1..=all.len() {
+            if row < all.len() && all[row] == all[first] {
+                continue;
+            }
+            let part = batch.slice(first, row - first);
+            let ts = all[first];
+            first = row;
+            match ts {
+                // A row without a time has no neighbours.
+                None => rows(&part),
+                Some(ts) => {
+                    if ts != self.ts {
+                        self.end_sample(rows)?;
+                        self.begin_sample(ts, rows)?;
+                    }
+                    self.present.push(part);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes all rows on, with those of samples after the last stored rows.
+    ///
+    /// # Errors
+    ///
+    /// When Arrow cannot combine the rows.
+    pub fn finish(&mut self, rows: &mut impl FnMut(&RecordBatch)) -> Result<(), ArrowError> {
+        self.end_sample(rows)?;
+        self.fill_until(i64::MAX, rows)
+    }
+
+    fn begin_sample(
+        &mut self,
+        ts: i64,
+        rows: &mut impl FnMut(&RecordBatch),
+    ) -> Result<(), ArrowError> {
+        if ts < self.ts {
+            // The clock was set back, or the files overlap.
+            self.processes = None;
+        }
+        self.fill_until(ts, rows)?;
+        self.ts = ts;
+        Ok(())
+    }
+
+    /// Adds the samples without any stored row until this time.
+    fn fill_until(
+        &mut self,
+        ts: i64,
+        rows: &mut impl FnMut(&RecordBatch),
+    ) -> Result<(), ArrowError> {
+        let Some(facts) = &self.facts else {
+            return Ok(());
+        };
+        let (Some(processes), sparse) = (&mut self.processes, self.sparse) else {
+            return Ok(());
+        };
+        let first = facts.samples.partition_point(|sample| *sample <= processes.at);
+        for &sample in facts.samples[first..].iter().take_while(|sample| **sample < ts) {
+            if processes.known.is_empty() {
+                break;
+            }
+            rows(&processes.at(facts, sparse, None, sample)?);
+        }
+        Ok(())
+    }
+
+    /// Passes the rows of the present time on.
+    fn end_sample(&mut self, rows: &mut impl FnMut(&RecordBatch)) -> Result<(), ArrowError> {
+        let Some(batch) = self.present.first() else {
+            return Ok(());
+        };
+        let stored = concat_batches(&batch.schema(), &self.present)?;
+        self.present.clear();
+        let Some(facts) = &self.facts else {
+            return Ok(());
+        };
+        let schema = stored.schema();
+        // Another version of the profiler can have other columns.
+        let known = self.processes.take().filter(|known| known.rows.schema() == schema);
+        let mut processes = known.unwrap_or_else(|| Processes::none(schema));
+        rows(&processes.at(facts, self.sparse, Some(&stored), self.ts)?);
+        self.processes = Some(processes);
+        Ok(())
+    }
+}
+
+impl Facts {
+    fn read(run: &StoredRun, host: &StoredHost, span: Option<(i64, i64)>) -> Self {
+        let mut samples = Vec::new();
+        let tables = ["system", "timeline", "overhead"];
+        if let Some(table) = tables.iter().find(|table| host.tables.contains(**table)) {
+            // What cannot be read is reported by those who read the rows.
+            let _ = run.read_stored(table, host, &["ts"], span, |batch| {
+                let all = times(batch, "ts").into_iter().flatten();
+                // Row groups are read whole.
+                samples.extend(all.filter(|ts| span.is_none_or(|(from, to)| *ts > from && *ts <= to)));
+            });
+        }
+        samples.sort_unstable();
+        samples.dedup();
+        let mut ends = HashMap::new();
+        let _ = run.read("process", host, &["pid", "start_ts", "end_ts"], |batch| {
+            let rows = processes(batch).into_iter().zip(times(batch, "end_ts"));
+            ends.extend(rows.filter_map(|(process, end)| Some((process?, end?))));
+        });
+        let sessions = host.manifest.iter().flat_map(|manifest| manifest.sessions());
+        let mut starts: Vec<i64> = sessions.map(|session| session.start_ts / 1000).collect();
+        starts.sort_unstable();
+        Self {
+            samples,
+            ends,
+            starts,
+        }
+    }
+
+    fn is_sample(&self, ts: i64) -> bool {
+        self.samples.is_empty() || self.samples.binary_search(&ts).is_ok()
+    }
+
+    /// Whether a session has begun between two times.
+    fn is_restarted(&self, from: i64, to: i64) -> bool {
+        let next = self.starts.partition_point(|start| *start <= from);
+        self.starts.get(next).is_some_and(|start| *start <= to)
+    }
+}
+
+impl Processes {
+    fn none(schema: SchemaRef) -> Self {
+        Self {
+            rows: RecordBatch::new_empty(schema),
+            known: Vec::new(),
+            at: i64::MIN,
+        }
+    }
+
+    /// All rows at a time: the stored ones and, at a sample, those that were left out.
+    fn at(
+        &mut self,
+        facts: &Facts,
+        sparse: &Sparse,
+        stored: Option<&RecordBatch>,
+        ts: i64,
+    ) -> Result<RecordBatch, ArrowError> {
+        let all = match stored {
+            Some(stored) => concat_batches(&stored.schema(), [stored, &self.rows])?,
+            None => self.rows.clone(),
+        };
+        let keys = stored.map(processes).unwrap_or_default();
+        let number = |row: usize| u32::try_from(row).unwrap_or(u32::MAX);
+        let mut rows: Vec<_> = (0..keys.len()).map(|row| FilledRow::stored(number(row))).collect();
+        let with_row: HashMap<_, _> = keys
+            .iter()
+            .enumerate()
+            .filter_map(|(row, key)| Some(((*key)?, row)))
+            .collect();
+        let mut known = Vec::new();
+        // Of all rows.
+        let mut kept = Vec::new();
+        let is_alive = |key: &ProcessKey| facts.ends.get(key).is_none_or(|end| *end > ts);
+        for (&key, &row) in with_row.iter().filter(|(key, _)| is_alive(key)) {
+            kept.push(number(row));
+            known.push(Known {
+                key,
+                stored_at: ts,
+                until: ts,
+                filled_ns: 0,
+            });
+        }
+        let is_sample = facts.is_sample(ts);
+        let is_restarted = facts.is_restarted(self.at, ts);
+        for (index, mut process) in self.known.drain(..).enumerate() {
+            if let Some(&row) = with_row.get(&process.key) {
+                let filled_ns = process.filled_ns;
+                rows[row].part = Part::Stored { filled_ns };
+                continue;
+            }
+            let is_late = ts.saturating_sub(process.stored_at) > PERIOD_US;
+            if !is_alive(&process.key) || is_restarted || is_late {
+                continue;
+            }
+            let of = number(keys.len() + index);
+            if is_sample {
+                let us = ts.saturating_sub(process.until).unsigned_abs();
+                let interval_ns = us.saturating_mul(1000);
+                rows.push(FilledRow {
+                    of,
+                    part: Part::Asleep { ts, interval_ns },
+                });
+                process.until = ts;
+                process.filled_ns += interval_ns;
+            }
+            kept.push(of);
+            known.push(process);
+        }
+        self.rows = take_record_batch(&all, &UInt32Array::from(kept))?;
+        self.known = known;
+        self.at = ts;
+        fill(&all, sparse, &rows)
+    }
+}
