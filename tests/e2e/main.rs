@@ -61,6 +61,7 @@ mod service;
 mod service_manager;
 mod signals;
 mod soak;
+mod sparse;
 mod stable;
 mod status;
 mod summary;

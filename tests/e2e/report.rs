@@ -207,7 +207,7 @@ fn plots_of_devices_equal_their_sql() {
 }
 
 /// All plots of a run, of which these must have values.
-fn assert_plots_equal_their_sql(run: &str, plots: &[&str]) {
+pub fn assert_plots_equal_their_sql(run: &str, plots: &[&str]) {
     let directory = TempDir::new().expect("a directory");
     let report = directory.path().join("report.html");
     let report = report.to_str().expect("UTF-8");

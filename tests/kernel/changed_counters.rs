@@ -1,45 +1,15 @@
 //! A sample reads only the counters that have changed since the last one.
 
-use std::{
-    fs::{self, File},
-    io::Write as _,
-    path::PathBuf,
-    process::{Command, Stdio},
-};
-
 use e2e::{
     dataset::Dataset,
     mounts::directory,
     rows::Row,
-    runs::{ProcessGroup, Profiler, wait_until},
+    runs::{Profiler, wait_until},
+    writer::Writer,
 };
 
-const ROUNDS: usize = 4;
-const BYTES: usize = 1000;
-
-/// A process that writes its input to a file.
-struct Writer {
-    process: ProcessGroup,
-    file: PathBuf,
-}
-
-impl Writer {
-    fn start(file: PathBuf) -> Self {
-        let output = File::create(&file).expect("a file");
-        let mut command = Command::new("cat");
-        let process = ProcessGroup::start(command.stdin(Stdio::piped()).stdout(output));
-        Self { process, file }
-    }
-
-    fn write(&mut self) {
-        let input = self.process.0.stdin.as_mut().expect("a pipe");
-        input.write_all(&[b'x'; BYTES]).expect("written");
-    }
-
-    fn has(&self, bytes: usize) -> bool {
-        fs::metadata(&self.file).expect("a file").len() == bytes as u64
-    }
-}
+const ROUNDS: u64 = 4;
+const BYTES: [u8; 1000] = [b'x'; 1000];
 
 /// Each write is in a row of its own: not in that of an earlier sample, and not in that of the last one,
 /// which reads all counters.
@@ -47,7 +17,7 @@ fn check(writers: usize, args: &[&str]) {
     let directory = directory();
     let path = |number: usize| directory.path().join(number.to_string());
     let mut writers: Vec<Writer> = (0..writers).map(|n| Writer::start(path(n))).collect();
-    let pids = writers.iter().map(|writer| writer.process.pid());
+    let pids = writers.iter().map(Writer::pid);
     let mut profiler =
         Profiler::new().args(["-i", "20ms", "--source", "file_io=syscalls,process,system"]);
     for pid in pids.clone() {
@@ -57,17 +27,15 @@ fn check(writers: usize, args: &[&str]) {
     let run = profiler.args(args).start();
     let data = Dataset::new(run.run_dir());
     for round in 1..=ROUNDS {
-        writers.iter_mut().for_each(Writer::write);
+        writers.iter_mut().for_each(|writer| writer.write(&BYTES));
         wait_until("the bytes are in the files", || {
-            writers.iter().all(|writer| writer.has(round * BYTES))
+            let bytes = round * BYTES.len() as u64;
+            writers.iter().all(|writer| writer.written() == bytes)
         });
         // A write that ends during the first one is in the second one.
         data.wait_for_samples("system", 2);
     }
-    for mut writer in writers {
-        drop(writer.process.0.stdin.take());
-        writer.process.0.wait().expect("cat");
-    }
+    writers.into_iter().for_each(Writer::end);
     let finished = run.finish();
     let rows = finished.dataset().table("file_io");
     for pid in pids {
@@ -76,7 +44,7 @@ fn check(writers: usize, args: &[&str]) {
             bytes.filter(|_| row.u64("pid") == Some(pid))
         };
         let written: Vec<u64> = rows.iter().filter_map(written).collect();
-        assert_eq!(written, [BYTES as u64; ROUNDS], "{pid}");
+        assert_eq!(written, [BYTES.len() as u64; ROUNDS as usize], "{pid}");
     }
 }
 

@@ -16,6 +16,7 @@ mod pmu;
 mod process;
 mod programs;
 mod sched;
+mod sleepers;
 mod syscalls;
 mod targets;
 mod usage;

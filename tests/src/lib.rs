@@ -21,6 +21,7 @@ pub mod service_client;
 pub mod stall_detector;
 pub mod sysfs;
 pub mod workload_driver;
+pub mod writer;
 
 /// Value of an environment variable set by `cargo xtask test`.
 pub fn setting(name: &str) -> String {

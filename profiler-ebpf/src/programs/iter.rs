@@ -23,7 +23,8 @@ use crate::{
     maps::{READING, TASKS},
     offsets::MISSING,
     record::{
-        self, Header, PresentWait, ProcessRecord, Reading, ThreadRecord, Unchanged, Usage, state, wait,
+        self, Header, PresentWait, ProcessRecord, Reading, ThreadRecord, Unchanged, Usage, state,
+        wait,
     },
 };
 

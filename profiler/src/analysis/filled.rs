@@ -169,8 +169,13 @@ impl<'a> FilledRows<'a> {
         let (Some(processes), sparse) = (&mut self.processes, self.sparse) else {
             return Ok(());
         };
-        let first = facts.samples.partition_point(|sample| *sample <= processes.at);
-        for &sample in facts.samples[first..].iter().take_while(|sample| **sample < ts) {
+        let first = facts
+            .samples
+            .partition_point(|sample| *sample <= processes.at);
+        for &sample in facts.samples[first..]
+            .iter()
+            .take_while(|sample| **sample < ts)
+        {
             if processes.known.is_empty() {
                 break;
             }
@@ -191,7 +196,10 @@ impl<'a> FilledRows<'a> {
         };
         let schema = stored.schema();
         // Another version of the profiler can have other columns.
-        let known = self.processes.take().filter(|known| known.rows.schema() == schema);
+        let known = self
+            .processes
+            .take()
+            .filter(|known| known.rows.schema() == schema);
         let mut processes = known.unwrap_or_else(|| Processes::none(schema));
         rows(&processes.at(facts, self.sparse, Some(&stored), self.ts)?);
         self.processes = Some(processes);
@@ -208,7 +216,8 @@ impl Facts {
             let _ = run.read_stored(table, host, &["ts"], span, |batch| {
                 let all = times(batch, "ts").into_iter().flatten();
                 // Row groups are read whole.
-                samples.extend(all.filter(|ts| span.is_none_or(|(from, to)| *ts > from && *ts <= to)));
+                samples
+                    .extend(all.filter(|ts| span.is_none_or(|(from, to)| *ts > from && *ts <= to)));
             });
         }
         samples.sort_unstable();
@@ -218,7 +227,10 @@ impl Facts {
             let rows = processes(batch).into_iter().zip(times(batch, "end_ts"));
             ends.extend(rows.filter_map(|(process, end)| Some((process?, end?))));
         });
-        let sessions = host.manifest.iter().flat_map(|manifest| manifest.sessions());
+        let sessions = host
+            .manifest
+            .iter()
+            .flat_map(|manifest| manifest.sessions());
         let mut starts: Vec<i64> = sessions.map(|session| session.start_ts / 1000).collect();
         starts.sort_unstable();
         Self {
@@ -262,7 +274,9 @@ impl Processes {
         };
         let keys = stored.map(processes).unwrap_or_default();
         let number = |row: usize| u32::try_from(row).unwrap_or(u32::MAX);
-        let mut rows: Vec<_> = (0..keys.len()).map(|row| FilledRow::stored(number(row))).collect();
+        let mut rows: Vec<_> = (0..keys.len())
+            .map(|row| FilledRow::stored(number(row)))
+            .collect();
         let with_row: HashMap<_, _> = keys
             .iter()
             .enumerate()
@@ -311,5 +325,179 @@ impl Processes {
         self.known = known;
         self.at = ts;
         fill(&all, sparse, &rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        analysis::rows::numbers,
+        import::{Row, batches},
+        output::dataset::{DatasetOptions, DatasetWriter, Manifest, foreign_file::Trust},
+        sources::dataset_schema,
+    };
+
+    const START: i64 = 1_767_323_045_000_000;
+
+    fn at(second: f64) -> i64 {
+        START + (second * 1e6) as i64
+    }
+
+    fn row(columns: Value, second: f64) -> Row {
+        let Value::Object(mut row) = columns else {
+            panic!("{columns} is no object");
+        };
+        row.insert("ts".to_owned(), at(second).into());
+        row
+    }
+
+    /// A run with samples at each second until 10, and these rows: pid, second, seconds, `rss`.
+    fn run(rows: &[(u32, u32, f64, u64)], ends: &[(u32, f64)], sparse: bool) -> StoredRun {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut tables: BTreeMap<_, Vec<Row>> = BTreeMap::new();
+        for second in 1..=10 {
+            let interval = json!({ "interval_ns": 1_000_000_000 });
+            tables
+                .entry("system")
+                .or_default()
+                .push(row(interval, second.into()));
+        }
+        for &(pid, second, seconds, rss) in rows {
+            let key = json!({
+                "pid": pid, "start_ts": START, "interval_ns": (seconds * 1e9) as u64,
+            });
+            let of = |columns: Value| {
+                let mut row = row(columns, second.into());
+                row.extend(key.as_object().expect("an object").clone());
+                row
+            };
+            let usage = json!({ "rss": rss, "pss": rss / 2, "user_ns": 7, "state": "S" });
+            tables.entry("usage").or_default().push(of(usage));
+            let sched = json!({ "sleep_ns": (seconds * 1e9) as u64 - 7, "oncpu_ns": 7 });
+            tables.entry("sched").or_default().push(of(sched));
+        }
+        for &(pid, end) in ends {
+            let process = json!({ "pid": pid, "start_ts": START, "end_ts": at(end) });
+            tables
+                .entry("process")
+                .or_default()
+                .push(row(process, 10.0));
+        }
+        let manifest = Manifest::new("run", "node1", (START - 1_000_000) * 1000);
+        let writer = DatasetWriter::start(DatasetOptions {
+            manifest: Some(manifest.expect("a manifest")),
+            schema: dataset_schema(),
+            all_nullable: true,
+            sparse,
+            ..DatasetOptions::new(directory.path().join("run"), "node1", "run")
+        });
+        let writer = writer.expect("a writer");
+        writer.write(batches(tables).expect("rows"));
+        writer.finish().expect("written");
+        let run = StoredRun::open(&directory.keep().join("run"), Trust::Own);
+        run.expect("a run")
+    }
+
+    /// The values of a column by pid and second, with the seconds that they cover.
+    fn values(run: &StoredRun, table: &str, column: &str) -> BTreeMap<(u32, i64), (f64, f64)> {
+        let mut found = BTreeMap::new();
+        let read = run.read(table, &run.hosts[0], &[column], |batch| {
+            let values = numbers(batch, column)
+                .into_iter()
+                .zip(numbers(batch, "interval_ns"));
+            let keys = processes(batch).into_iter().zip(times(batch, "ts"));
+            for ((process, ts), (value, interval)) in keys.zip(values) {
+                let second = (ts.expect("a time") - START) / 1_000_000;
+                let key = (process.expect("a process").0, second);
+                assert!(
+                    found.insert(key, (value, interval / 1e9)).is_none(),
+                    "{key:?}"
+                );
+            }
+        });
+        read.expect("it is read");
+        found
+    }
+
+    fn of(all: &BTreeMap<(u32, i64), (f64, f64)>, pid: u32) -> Vec<(i64, f64, f64)> {
+        let of = all.iter().filter(|((of, _), _)| *of == pid);
+        of.map(|((_, second), (value, seconds))| (*second, *value, *seconds))
+            .collect()
+    }
+
+    /// One process changes once and is there until the run is killed; one ends.
+    const ROWS: [(u32, u32, f64, u64); 4] = [
+        (1, 1, 1.0, 10),
+        (2, 1, 1.0, 30),
+        (2, 4, 2.5, 0),
+        (1, 6, 5.0, 20),
+    ];
+
+    #[test]
+    fn sleeping_processes_have_a_row_at_each_sample() {
+        let run = run(&ROWS, &[(2, 3.5)], true);
+        let rss = values(&run, "usage", "rss");
+        let first: Vec<_> = (1..6).map(|second| (second, 10.0, 1.0)).collect();
+        let then: Vec<_> = (6..=10).map(|second| (second, 20.0, 1.0)).collect();
+        assert_eq!(of(&rss, 1), [first, then].concat());
+        let ended = [
+            (1, 30.0, 1.0),
+            (2, 30.0, 1.0),
+            (3, 30.0, 1.0),
+            (4, 0.0, 0.5),
+        ];
+        assert_eq!(of(&rss, 2), ended);
+        let known = values(&run, "usage", "pss");
+        let known: Vec<_> = of(&known, 1)
+            .into_iter()
+            .filter(|(_, pss, _)| !pss.is_nan())
+            .collect();
+        assert_eq!(known, [(1, 5.0, 1.0), (6, 10.0, 1.0)]);
+        let sum = |table, column| -> f64 {
+            let all = of(&values(&run, table, column), 1);
+            all.iter()
+                .filter(|(second, ..)| *second <= 6)
+                .map(|(_, value, _)| value)
+                .sum()
+        };
+        assert_eq!(sum("usage", "user_ns"), 14.0);
+        assert_eq!(sum("sched", "sleep_ns"), 6e9 - 14.0);
+    }
+
+    #[test]
+    fn part_of_a_run_has_the_same_rows() {
+        let run = run(&ROWS, &[(2, 3.5)], true);
+        let mut all = values(&run, "usage", "rss");
+        all.retain(|(_, second), _| (3..=7).contains(second));
+        let part = run.between(at(2.0), at(7.0));
+        assert_eq!(values(&part, "usage", "rss"), all);
+    }
+
+    #[test]
+    fn full_recordings_remain_as_they_are() {
+        let run = run(&ROWS, &[(2, 3.5)], false);
+        assert_eq!(values(&run, "usage", "rss").len(), ROWS.len());
+    }
+
+    #[test]
+    fn processes_are_unknown_between_sessions() {
+        let mut run = run(
+            &[(1, 1, 1.0, 10), (3, 1, 1.0, 30), (1, 7, 1.0, 10)],
+            &[],
+            true,
+        );
+        let hosts = std::sync::Arc::get_mut(&mut run.hosts).expect("the only one");
+        let manifest = hosts[0].manifest.as_mut().expect("a manifest");
+        manifest.earlier = vec![manifest.clone()];
+        manifest.start_ts = at(4.5) * 1000;
+        let rss = values(&run, "usage", "rss");
+        let seconds = |pid| -> Vec<_> { of(&rss, pid).iter().map(|row| row.0).collect() };
+        assert_eq!(seconds(1), [1, 2, 3, 4, 7, 8, 9, 10]);
+        assert_eq!(seconds(3), [1, 2, 3, 4]);
     }
 }

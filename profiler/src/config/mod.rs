@@ -72,7 +72,10 @@ impl Config {
     /// service get all rows.
     pub fn is_sparse(&self) -> bool {
         let default = matches!(self.target, Target::Node);
-        let is_on = self.settings.sparse.map_or(default, |switch| switch == Switch::On);
+        let is_on = self
+            .settings
+            .sparse
+            .map_or(default, |switch| switch == Switch::On);
         is_on && self.client.is_none()
     }
 

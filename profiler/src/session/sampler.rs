@@ -155,7 +155,9 @@ impl Sampler {
         let mut tick = self.tick_at(began);
         let cpu_ns = thread_cpu_ns();
         let began_cpu = cpu_ns;
-        let result = self.tasks.refresh(&tick, if last { Moment::End } else { Moment::Sample });
+        let result = self
+            .tasks
+            .refresh(&tick, if last { Moment::End } else { Moment::Sample });
         self.reading_cpu_ns = thread_cpu_ns() - cpu_ns;
         self.tasks.deliver(None);
         if last {

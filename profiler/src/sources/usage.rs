@@ -5,7 +5,9 @@ use anyhow::Result;
 use super::{Input, Source, SourceSpec, TickContext};
 use crate::{
     columns,
-    schema::{Batch, Columns as _, Label, ProcessKey, Sparse, TableBuilder, Timestamp, TypedTable, View},
+    schema::{
+        Batch, Columns as _, Label, ProcessKey, Sparse, TableBuilder, Timestamp, TypedTable, View,
+    },
 };
 
 columns! {

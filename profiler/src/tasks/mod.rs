@@ -59,8 +59,8 @@ use self::{
     identity_worker::IdentityWorker,
     process::Processes,
     process_tree::{ProcessTree, process_key},
-    sparse::SparseRows,
     slow_fields_reader::DetailsReader,
+    sparse::SparseRows,
 };
 use crate::{
     bpf::{Event, KernelSupport, Programs},

@@ -46,8 +46,6 @@ impl SparseRows {
             let scheduler = process.description.job.scheduler;
             scheduler.is_some_and(|scheduler| scheduler != Scheduler::None)
         };
-        process.changed
-            || (self.all_of_jobs && is_of_job())
-            || details.contains_key(&process.id)
+        process.changed || (self.all_of_jobs && is_of_job()) || details.contains_key(&process.id)
     }
 }

@@ -165,7 +165,8 @@ impl Input<'_> {
                 let limits = *self.table.limits;
                 let order = self.order.clone();
                 let make = |key| Sorter::new(schema.clone(), key, limits, spilled.clone());
-                let mut reducer = HostReducer::new(&schema, resolution, &order, &make, self.table.sparse)?;
+                let mut reducer =
+                    HostReducer::new(&schema, resolution, &order, &make, self.table.sparse)?;
                 self.sorted(&mut |batch| reducer.push(batch, &mut write))?;
                 reducer.finish(&mut write)
             }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use arrow::{
     array::{
-        ArrayRef, AsArray as _, BooleanArray, PrimitiveArray, RecordBatch, UInt32Array,
-        UInt64Array,
+        ArrayRef, AsArray as _, BooleanArray, PrimitiveArray, RecordBatch, UInt32Array, UInt64Array,
     },
     compute::{nullif, take_record_batch},
     datatypes::{Field, Schema, TimestampMicrosecondType, UInt64Type},
@@ -70,7 +69,10 @@ pub fn fill(
     sparse: &Sparse,
     rows: &[FilledRow],
 ) -> Result<RecordBatch, ArrowError> {
-    let taken = take_record_batch(batch, &rows.iter().map(|row| row.of).collect::<UInt32Array>())?;
+    let taken = take_record_batch(
+        batch,
+        &rows.iter().map(|row| row.of).collect::<UInt32Array>(),
+    )?;
     let schema = taken.schema();
     let columns = schema.fields().iter().zip(taken.columns());
     let columns = columns.map(|(field, column)| filled(field, column, sparse, rows));
@@ -130,6 +132,8 @@ fn counts(column: &ArrayRef, rows: &[FilledRow]) -> Result<ArrayRef, ArrowError>
 }
 
 fn known_if_stored(column: &ArrayRef, rows: &[FilledRow]) -> Result<ArrayRef, ArrowError> {
-    let is_asleep = rows.iter().map(|row| Some(matches!(row.part, Part::Asleep { .. })));
+    let is_asleep = rows
+        .iter()
+        .map(|row| Some(matches!(row.part, Part::Asleep { .. })));
     nullif(column, &is_asleep.collect::<BooleanArray>())
 }

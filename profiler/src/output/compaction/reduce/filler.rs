@@ -86,14 +86,16 @@ impl Filler {
         let mut rows = Vec::with_capacity(all.num_rows());
         for row in first..all.num_rows() {
             let at = ts.value(row);
-            let us = i64::try_from(interval.value(row) / 1000).unwrap_or(i64::MAX);
-            let mut from = at.saturating_sub(us);
-            // The gauges of the first row of a file are as in the one before it, which is not there.
-            let mut of = row;
-            if row > 0 && series.row(row - 1).data() == series.row(row).data() {
-                (of, from) = (row - 1, from.max(ts.value(row - 1)));
-            }
             let samples = self.samples.0.get(&places.of(row).1);
+            let us = i64::try_from(interval.value(row) / 1000).unwrap_or(i64::MAX);
+            // The gauges of the first row of a file are as in the one before it, which is not there.
+            let (mut of, mut from) = (row, at.saturating_sub(us));
+            if row > 0 && series.row(row - 1).data() == series.row(row).data() {
+                // The interval of an ended process ends before its `ts`, after the sample before.
+                let before = samples.and_then(|samples| samples.range(..at).next_back());
+                let end = before.map_or(at, |before| *before);
+                (of, from) = (row - 1, end.saturating_sub(us).max(ts.value(row - 1)));
+            }
             let bounds = (Bound::Excluded(from), Bound::Excluded(at));
             let mut filled_ns = 0;
             let missing = samples.filter(|_| from < at).into_iter();
@@ -117,5 +119,106 @@ impl Filler {
         }
         self.last = all.num_rows().checked_sub(1).map(|last| all.slice(last, 1));
         fill(&all, &self.sparse, &rows).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use arrow::{
+        array::{
+            Array as _, ArrayRef, StringArray, TimestampMicrosecondArray, UInt32Array, UInt64Array,
+        },
+        datatypes::{DataType, Field, Schema},
+    };
+
+    use super::*;
+
+    /// Rows of two processes: pid, second, seconds, gauge, counter.
+    fn batch(rows: &[(u32, i64, u64, u64, u64)]) -> RecordBatch {
+        let kind = |name: &str, data_type: DataType, kind: &str| {
+            let metadata = HashMap::from([("kind".to_owned(), kind.to_owned())]);
+            Field::new(name, data_type, true).with_metadata(metadata)
+        };
+        let ts: TimestampMicrosecondArray =
+            rows.iter().map(|row| Some(row.1 * 1_000_000)).collect();
+        let numbers = |of: fn(&(u32, i64, u64, u64, u64)) -> u64| -> ArrayRef {
+            Arc::new(
+                rows.iter()
+                    .map(|row| Some(of(row)))
+                    .collect::<UInt64Array>(),
+            )
+        };
+        let texts =
+            |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text; rows.len()])) };
+        let columns: [(Field, ArrayRef); 7] = [
+            (kind(TS, ts.data_type().clone(), "label"), Arc::new(ts)),
+            (
+                kind(INTERVAL, DataType::UInt64, "gauge"),
+                numbers(|row| row.2 * 1_000_000_000),
+            ),
+            (
+                kind("pid", DataType::UInt32, "label"),
+                Arc::new(rows.iter().map(|row| Some(row.0)).collect::<UInt32Array>()),
+            ),
+            (kind("rss", DataType::UInt64, "gauge"), numbers(|row| row.3)),
+            (
+                kind("count", DataType::UInt64, "counter"),
+                numbers(|row| row.4),
+            ),
+            (kind("run", DataType::Utf8, "label"), texts("r")),
+            (kind("host", DataType::Utf8, "label"), texts("h")),
+        ];
+        let (fields, arrays): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).unwrap()
+    }
+
+    #[test]
+    fn gauges_count_until_the_next_row_and_counters_once() {
+        let sparse = Sparse {
+            asleep: Some("count"),
+            occasional: &[],
+        };
+        let mut samples = Samples::default();
+        (1..=5).for_each(|second| samples.add("r", second * 1_000_000));
+        let rows = [
+            batch(&[(1, 1, 1, 10, 7), (1, 4, 3, 20, 8)]),
+            // The first row of this one is not in the file.
+            batch(&[(1, 5, 1, 30, 9), (2, 3, 4, 40, 5)]),
+        ];
+        let series = SortKey::new(&rows[0].schema(), &["pid", "run", "host"]).unwrap();
+        let mut filler = Filler::new(&sparse, Arc::new(series), samples);
+        let mut found = Vec::new();
+        for batch in &rows {
+            let filled = filler.fill(batch).unwrap();
+            let ts = filled.column(0).as_primitive::<TimestampMicrosecondType>();
+            let number = |column: usize, row: usize| {
+                filled
+                    .column(column)
+                    .as_primitive::<UInt64Type>()
+                    .value(row)
+            };
+            found.extend((0..filled.num_rows()).map(|row| {
+                let seconds = number(1, row) / 1_000_000_000;
+                (
+                    ts.value(row) / 1_000_000,
+                    seconds,
+                    number(3, row),
+                    number(4, row),
+                )
+            }));
+        }
+        let expected = [
+            (1, 1, 10, 7),
+            (2, 1, 10, 0),
+            (3, 1, 10, 0),
+            (4, 1, 20, 8),
+            (5, 1, 30, 9),
+            (1, 2, 40, 0),
+            (2, 1, 40, 0),
+            (3, 1, 40, 5),
+        ];
+        assert_eq!(found, expected);
     }
 }

@@ -272,7 +272,10 @@ fn union(first: &Schema, second: &Schema) -> Schema {
         .map(|field| Field::clone(field).with_nullable(true));
     let metadata = [first.metadata(), second.metadata()].into_iter().flatten();
     let metadata = metadata.map(|(key, value)| (key.clone(), value.clone()));
-    Schema::new_with_metadata(nullable.collect::<Vec<_>>(), metadata.collect::<HashMap<_, _>>())
+    Schema::new_with_metadata(
+        nullable.collect::<Vec<_>>(),
+        metadata.collect::<HashMap<_, _>>(),
+    )
 }
 
 /// The type of a column in compacted files. Texts are plain: in Parquet they have dictionaries

@@ -135,7 +135,9 @@ fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>
     };
     let samples = OF_SAMPLES.iter().find(|of| tables.contains_key(**of));
     let samples = samples.unwrap_or(&name);
-    let stored = table.columns().filter(|of| columns.names.iter().any(|name| name == of.name));
+    let stored = table
+        .columns()
+        .filter(|of| columns.names.iter().any(|name| name == of.name));
     let asleep = stored.filter_map(|column| {
         let is_span = column.name == "interval_ns" || Some(column.name) == sparse.asleep;
         let value = match column.name {
@@ -149,7 +151,7 @@ fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>
         Some(format!("({value})::{type_name} AS {}", column.name))
     });
     let spans = ["interval_ns"].into_iter().chain(sparse.asleep);
-    let spans = spans.map(|of| format!("greatest({of}::BIGINT - filled_ns, 0)::UBIGINT AS {of}"));
+    let spans = spans.map(|of| format!("greatest({of}::BIGINT - asleep_ns, 0)::UBIGINT AS {of}"));
     format!(
         "{begin}WITH samples AS (\n  \
          SELECT host, ts, lag(ts) OVER w AS before, row_number() OVER w AS n, max(ts) OVER (PARTITION BY host) AS last,\n  \
@@ -159,23 +161,25 @@ fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>
          SELECT t.*, s.n, if(t.ts = s.ts, s.n - 1, s.n) AS n_before, if(t.ts = s.ts, s.before, s.ts) AS before, s.last, s.last_n\n  \
          FROM {name} t ASOF LEFT JOIN samples s ON t.host = s.host AND t.ts >= s.ts),\n\
          linked AS (\n  \
-         SELECT *, ts - to_microseconds((interval_ns // 1000)::BIGINT) AS since, lag(ts) OVER w AS ts_before,\n  \
-         lead(n_before) OVER w AS next_n, lead(since) OVER w AS next_since\n  \
-         FROM numbered WINDOW w AS (PARTITION BY host, run, pid, start_ts, tid ORDER BY ts)),\n\
+         SELECT *, if(us_asleep * 1000 <= interval_ns + 1000 * (epoch_us(ts) - epoch_us(before)), us_asleep, 0) * 1000 AS asleep_ns\n  \
+         FROM (SELECT *, greatest(coalesce(epoch_us(before) - epoch_us(lag(ts) OVER w), 0), 0) AS us_asleep FROM numbered\n  \
+         WINDOW w AS (PARTITION BY host, run, pid, start_ts, tid ORDER BY ts))),\n\
          ends AS (SELECT host, pid, start_ts, max(end_ts) AS end_ts FROM process GROUP BY ALL),\n\
+         followed AS (\n  \
+         SELECT *, lead(n_before) OVER w AS next_n, lead(asleep_ns) OVER w AS next_asleep_ns FROM linked\n  \
+         WINDOW w AS (PARTITION BY host, run, pid, start_ts, tid ORDER BY ts)),\n\
          gaps AS (\n  \
          SELECT l.*, unnest(range(n + 1, coalesce(next_n, last_n) + 1)) AS asleep_n\n  \
-         FROM linked l LEFT JOIN ends e USING (host, pid, start_ts)\n  \
-         WHERE n < next_n OR (next_n IS NULL AND e.end_ts IS NULL AND last <= l.ts + INTERVAL {period} SECOND))\n\
-         SELECT * EXCLUDE ({helpers}, ts_before, next_n, next_since, filled_ns)\n  \
+         FROM followed l LEFT JOIN ends e USING (host, pid, start_ts)\n  \
+         WHERE next_asleep_ns > 0 OR (next_n IS NULL AND e.end_ts IS NULL AND last <= l.ts + INTERVAL {period} SECOND))\n\
+         SELECT * EXCLUDE ({helpers})\n  \
          REPLACE ({spans})\n\
-         FROM (SELECT *, if(ts_before < before AND since < before, 1000 * (epoch_us(before) - epoch_us(ts_before)), 0) AS filled_ns FROM linked)\n\
+         FROM linked\n\
          UNION ALL BY NAME\n\
-         SELECT l.* EXCLUDE ({helpers}, ts_before, next_n, next_since, asleep_n)\n  \
+         SELECT l.* EXCLUDE ({helpers}, next_n, next_asleep_ns, asleep_n)\n  \
          REPLACE ({asleep})\n\
-         FROM gaps l JOIN samples s ON l.host = s.host AND l.asleep_n = s.n\n\
-         WHERE next_since IS NULL OR next_since < s.ts;\n",
-        helpers = "n, n_before, before, last, last_n, since",
+         FROM gaps l JOIN samples s ON l.host = s.host AND l.asleep_n = s.n;\n",
+        helpers = "n, n_before, before, last, last_n, us_asleep, asleep_ns",
         period = Sparse::PERIOD.as_secs(),
         spans = spans.collect::<Vec<_>>().join(", "),
         asleep = asleep.collect::<Vec<_>>().join(", "),

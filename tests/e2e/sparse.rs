@@ -1,0 +1,137 @@
+//! Figures of a recording without the rows of sleeping processes are those of a full one.
+
+use std::process::{Command, Stdio};
+
+use e2e::{
+    dataset::Dataset,
+    mounts::directory,
+    runs::{Finished, Profiler, wait_until},
+    setting,
+    writer::Writer,
+};
+
+use super::report::assert_plots_equal_their_sql;
+
+const PROCESSES: usize = 8;
+const ROUNDS: u64 = 5;
+const BYTES: [u8; 5000] = [b'x'; 5000];
+
+/// Two recordings of processes that sleep most of the time: sparse and full.
+fn recordings() -> [Finished; 2] {
+    let directory = directory();
+    let path = |number: usize| directory.path().join(number.to_string());
+    let mut processes: Vec<_> = (0..PROCESSES).map(|n| Writer::start(path(n))).collect();
+    let runs = ["on", "off"].map(|switch| {
+        let mut profiler = Profiler::new().args(["-i", "50ms", "--sparse", switch]);
+        for process in &processes {
+            profiler = profiler.pid(process.pid());
+        }
+        profiler.start()
+    });
+    let data = runs.each_ref().map(|run| Dataset::new(run.run_dir()));
+    let pass = |samples| {
+        for data in &data {
+            data.wait_for_samples("system", samples);
+        }
+    };
+    pass(5);
+    for round in 1..=ROUNDS {
+        let writer = &mut processes[0];
+        writer.write(&BYTES);
+        let bytes = round * BYTES.len() as u64;
+        wait_until("the bytes are in the file", || writer.written() == bytes);
+        pass(5);
+    }
+    for ending in processes.drain(PROCESSES / 2..) {
+        ending.end();
+    }
+    pass(5);
+    runs.map(|run| run.interrupt())
+}
+
+/// Totals that depend on the processes alone.
+const EXACT: [&str; 8] = [
+    "cpu_s",
+    "max_process_rss_bytes",
+    "minor_faults",
+    "peak_rss_bytes",
+    "processes",
+    "read_write_calls",
+    "storage_write_bytes",
+    "voluntary_switches",
+];
+
+#[test]
+fn figures_are_those_of_a_full_recording() {
+    let runs = recordings();
+    let data = runs.each_ref().map(Finished::dataset);
+    let counts = |table: &str| {
+        let sql = format!("SELECT count(*) FROM {table}");
+        data.each_ref().map(|data| data.value::<u64>(&sql))
+    };
+    for table in ["usage", "sched"] {
+        let filled = format!("{table}_filled");
+        let ([sparse, full], all) = (counts(table), counts(&filled));
+        assert!(sparse < full / 2, "{sparse} of {full}");
+        assert_eq!(all[1], full);
+        for data in &data {
+            assert_sums_are_the_same(data, table, &filled);
+            assert_exported(data, table, &filled);
+        }
+    }
+    let numbers = data.each_ref().map(numbers_of_processes);
+    for numbers in &numbers {
+        // The ends of some processes can be in one sample, and those of the others in the next one.
+        assert_eq!(numbers.first(), Some(&PROCESSES), "{numbers:?}");
+        assert_eq!(numbers.last(), Some(&(PROCESSES / 2)), "{numbers:?}");
+        assert!(numbers.is_sorted_by(|a, b| a > b), "{numbers:?}");
+    }
+    let [sparse, full] = data.each_ref().map(|data| data.summary()["total"].clone());
+    for name in EXACT {
+        let [sparse, full] = [&sparse, &full].map(|total| total[name].as_f64().expect(name));
+        // Sums of numbers of seconds depend on their order.
+        assert!(
+            (sparse - full).abs() <= 1e-9 * full,
+            "{name}: {sparse} {full}"
+        );
+    }
+    let run = data[0].path().to_str().expect("UTF-8");
+    assert_plots_equal_their_sql(run, &["memory", "thread-time"]);
+}
+
+/// Numbers of processes with a row at a sample, one after another.
+fn numbers_of_processes(data: &Dataset) -> Vec<usize> {
+    let counts = "SELECT ts, count(*) AS n FROM usage_filled GROUP BY ts";
+    let before = format!("SELECT ts, n, lag(n) OVER (ORDER BY ts) AS before FROM ({counts})");
+    data.value(&format!(
+        "SELECT list(n ORDER BY ts) FROM ({before}) WHERE n IS DISTINCT FROM before"
+    ))
+}
+
+/// Filled rows add no time, and none is lost.
+fn assert_sums_are_the_same(data: &Dataset, table: &str, filled: &str) {
+    let sums = |of: &str| {
+        let sql =
+            format!("SELECT pid, sum(interval_ns)::UBIGINT FROM {of} GROUP BY pid ORDER BY pid");
+        data.rows::<(u32, u64)>(&sql)
+    };
+    assert_eq!(sums(table), sums(filled));
+}
+
+/// The rows that the profiler fills are those of the view.
+fn assert_exported(data: &Dataset, table: &str, filled: &str) {
+    let directory = directory();
+    let file = directory.path().join("exported.parquet");
+    let status = Command::new(setting("PROFILER_BIN"))
+        .args(["export", "parquet", "--table", table, "-o"])
+        .args([&file, data.path()])
+        .stdout(Stdio::null())
+        .status();
+    assert!(status.expect("the profiler").success());
+    let rows = |of: &str| format!("SELECT * EXCLUDE (host, run) FROM {of}");
+    let [exported, view] = [rows(&format!("'{}'", file.display())), rows(filled)];
+    for (all, others) in [(&exported, &view), (&view, &exported)] {
+        let missing = format!("SELECT count(*) FROM ({all} EXCEPT ALL {others})");
+        assert_eq!(data.value::<u64>(&missing), 0, "{table}");
+    }
+}
