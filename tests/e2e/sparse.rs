@@ -79,6 +79,14 @@ fn figures_are_those_of_a_full_recording() {
             assert_exported(data, table, &filled);
         }
     }
+    let memory = "SELECT ts, sum(rss)::UBIGINT AS rss FROM usage_filled GROUP BY ts";
+    let differs = format!(
+        "SELECT count(*) FROM timeline JOIN ({memory}) USING (ts) WHERE target_rss_sum IS DISTINCT FROM rss"
+    );
+    assert_eq!(
+        data.each_ref().map(|data| data.value::<u64>(&differs)),
+        [0, 0]
+    );
     let numbers = data.each_ref().map(numbers_of_processes);
     for numbers in &numbers {
         // The ends of some processes can be in one sample, and those of the others in the next one.
@@ -97,6 +105,32 @@ fn figures_are_those_of_a_full_recording() {
     }
     let run = data[0].path().to_str().expect("UTF-8");
     assert_plots_equal_their_sql(run, &["memory", "thread-time"]);
+}
+
+/// Processes that sleep until the profiler is killed have a row at its last sample.
+#[test]
+fn killed_recordings_are_filled_until_their_last_sample() {
+    let directory = directory();
+    let path = |number: usize| directory.path().join(number.to_string());
+    let processes: Vec<_> = (0..PROCESSES).map(|n| Writer::start(path(n))).collect();
+    let mut profiler = Profiler::new().args(["-i", "50ms", "--sparse", "on"]);
+    for process in &processes {
+        profiler = profiler.pid(process.pid());
+    }
+    let run = profiler.start();
+    Dataset::new(run.run_dir()).wait_for_samples("system", 10);
+    let killed = run.kill();
+    let data = killed.dataset();
+    let recovered = Command::new(setting("PROFILER_BIN"))
+        .arg("recover")
+        .arg(data.path())
+        .stdout(Stdio::null())
+        .status();
+    assert!(recovered.expect("the profiler").success());
+    assert_eq!(numbers_of_processes(&data), [PROCESSES]);
+    let last = |table: &str| data.value::<i64>(&format!("SELECT epoch_us(max(ts)) FROM {table}"));
+    assert_eq!(last("usage_filled"), last("system"));
+    assert_exported(&data, "usage", "usage_filled");
 }
 
 /// Numbers of processes with a row at a sample, one after another.

@@ -286,7 +286,13 @@ impl Processes {
         // Of all rows.
         let mut kept = Vec::new();
         let is_alive = |key: &ProcessKey| facts.ends.get(key).is_none_or(|end| *end > ts);
-        for (&key, &row) in with_row.iter().filter(|(key, _)| is_alive(key)) {
+        for (row, key) in keys.iter().enumerate() {
+            let Some(key) = key.filter(is_alive) else {
+                continue;
+            };
+            if with_row.get(&key) != Some(&row) {
+                continue;
+            }
             kept.push(number(row));
             known.push(Known {
                 key,

@@ -69,14 +69,14 @@ impl Config {
     }
 
     /// Whether [rows of sleeping processes](crate::schema::Table::sparse) are left out. Clients of the
-    /// service get all rows.
+    /// service get all rows, and with threads, readings have all processes.
     pub fn is_sparse(&self) -> bool {
         let default = matches!(self.target, Target::Node);
         let is_on = self
             .settings
             .sparse
             .map_or(default, |switch| switch == Switch::On);
-        is_on && self.client.is_none()
+        is_on && self.client.is_none() && !self.settings.threads
     }
 
     /// The object `config` of `run.json`.

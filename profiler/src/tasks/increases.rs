@@ -3,7 +3,10 @@
 use profiler_ebpf::record::state;
 
 use super::{Access, End, Process, Reader, Row, TaskTable, counters::CpuTime, identity};
-use crate::support::clock::{Clock, monotonic_ns};
+use crate::{
+    schema::read::sum_of_known,
+    support::clock::{Clock, monotonic_ns},
+};
 
 impl TaskTable {
     /// Closes processes that are missing in the readings without an exit event: the event was lost,
@@ -42,15 +45,17 @@ impl TaskTable {
         let at_boundary = self.read_at != self.sampled_at;
         self.pss = pss.or(self.pss.filter(|_| at_boundary));
         let mut new = Vec::new();
-        self.rss = 0;
+        (self.rss, self.left_out_rss) = (0, None);
+        let sparse = self.sparse.as_ref().filter(|_| !all);
         self.missed.clear();
         self.users.clear();
         let mut last_user = None;
         for process in self.processes.values_mut() {
-            let sparse = self.sparse.as_ref().filter(|_| !all);
-            let has_row = sparse.is_none_or(|sparse| sparse.needs(process, &details));
-            let row = if process.is_left_out() && !has_row {
+            let sparse = sparse.filter(|_| process.is_left_out());
+            let row = if sparse.is_some_and(|sparse| !sparse.needs(process, &details)) {
                 process.skip(now);
+                let rss = process.gauges.memory.map(|memory| memory.rss);
+                self.left_out_rss = sum_of_known([self.left_out_rss, rss]);
                 None
             } else {
                 process.remain_idle(self.reading_clock);

@@ -107,6 +107,9 @@ pub struct TaskTable {
     pub per_key: PerKeyCounters,
     /// Sum of the proportional memory of all processes, bytes, in the sample after all were read.
     pub pss: Option<u64>,
+    /// Resident memory of the processes whose rows are left out of this sample, bytes; `None` if there
+    /// are none with memory.
+    pub left_out_rss: Option<u64>,
     /// CPU time of the target since the previous reading, with that of processes that no reading
     /// has, ns; `None` if it is the sum of the rows.
     pub target_cpu_ns: Option<u64>,
@@ -186,6 +189,7 @@ impl TaskTable {
             kernel_support,
             per_key,
             pss: None,
+            left_out_rss: None,
             target_cpu_ns: None,
             rows: Vec::new(),
             changed: Vec::new(),

@@ -82,7 +82,11 @@ pub fn open(config: &Config, host: &Host, manifest: Manifest) -> Result<OpenOutp
     let router = match settings.split_by {
         Some(_) => {
             let template = RunTemplate {
-                options: options.clone(),
+                options: DatasetOptions {
+                    // Processes of jobs have all rows.
+                    sparse: false,
+                    ..options.clone()
+                },
                 abandoned: abandoned.clone(),
                 manifest: manifest.clone(),
             };

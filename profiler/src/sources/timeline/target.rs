@@ -95,7 +95,10 @@ impl Target {
 
 /// Resident memory of all processes of the target, bytes.
 pub(super) fn rss(ctx: &TickContext<'_>, batches: &[Batch]) -> Option<u64> {
-    TargetFigures::of(ctx, batches, &usage::TABLE).sum(UsageRow::rss)
+    let usage = TargetFigures::of(ctx, batches, &usage::TABLE);
+    let left_out = ctx.tasks.left_out_rss;
+    let left_out = left_out.filter(|_| usage.has_read);
+    sum_of_known([usage.sum(UsageRow::rss), left_out])
 }
 
 /// Rows of the target in one table.
