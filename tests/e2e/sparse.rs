@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use e2e::{
     dataset::Dataset,
     mounts::directory,
-    runs::{Finished, Profiler, wait_until},
+    runs::{Finished, Profiler, Running, wait_until},
     setting,
     writer::Writer,
 };
@@ -46,7 +46,7 @@ fn recordings() -> [Finished; 2] {
         ending.end();
     }
     pass(5);
-    runs.map(|run| run.interrupt())
+    runs.map(Running::interrupt)
 }
 
 /// Totals that depend on the processes alone.
@@ -113,14 +113,15 @@ fn killed_recordings_are_filled_until_their_last_sample() {
     let directory = directory();
     let path = |number: usize| directory.path().join(number.to_string());
     let processes: Vec<_> = (0..PROCESSES).map(|n| Writer::start(path(n))).collect();
-    let mut profiler = Profiler::new().args(["-i", "50ms", "--sparse", "on"]);
+    let sources = "process,usage,sched,system";
+    let mut profiler = Profiler::new().args(["-i", "50ms", "--sparse", "on", "--source", sources]);
     for process in &processes {
         profiler = profiler.pid(process.pid());
     }
     let run = profiler.start();
     Dataset::new(run.run_dir()).wait_for_samples("system", 10);
     let killed = run.kill();
-    let data = killed.dataset();
+    let data = killed.any_dataset();
     let recovered = Command::new(setting("PROFILER_BIN"))
         .arg("recover")
         .arg(data.path())

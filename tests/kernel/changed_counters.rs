@@ -8,7 +8,7 @@ use e2e::{
     writer::Writer,
 };
 
-const ROUNDS: u64 = 4;
+const ROUNDS: usize = 4;
 const BYTES: [u8; 1000] = [b'x'; 1000];
 
 /// Each write is in a row of its own: not in that of an earlier sample, and not in that of the last one,
@@ -27,9 +27,11 @@ fn check(writers: usize, args: &[&str]) {
     let run = profiler.args(args).start();
     let data = Dataset::new(run.run_dir());
     for round in 1..=ROUNDS {
-        writers.iter_mut().for_each(|writer| writer.write(&BYTES));
+        for writer in &mut writers {
+            writer.write(&BYTES);
+        }
         wait_until("the bytes are in the files", || {
-            let bytes = round * BYTES.len() as u64;
+            let bytes = (round * BYTES.len()) as u64;
             writers.iter().all(|writer| writer.written() == bytes)
         });
         // A write that ends during the first one is in the second one.
@@ -44,7 +46,7 @@ fn check(writers: usize, args: &[&str]) {
             bytes.filter(|_| row.u64("pid") == Some(pid))
         };
         let written: Vec<u64> = rows.iter().filter_map(written).collect();
-        assert_eq!(written, [BYTES.len() as u64; ROUNDS as usize], "{pid}");
+        assert_eq!(written, [BYTES.len() as u64; ROUNDS], "{pid}");
     }
 }
 

@@ -9,7 +9,7 @@ use e2e::{
 };
 
 const SLEEPERS: usize = 20;
-const BYTES: u64 = 1000;
+const BYTES: [u8; 1000] = [b'x'; 1000];
 
 /// Processes that sleep, of which one writes between samples and one ends.
 struct Recorded {
@@ -33,8 +33,10 @@ impl Recorded {
         let data = Dataset::new(run.run_dir());
         data.wait_for_samples("system", 10);
         let (mut writer, ended) = (sleepers.remove(0), sleepers.remove(0));
-        writer.write(&[b'x'; BYTES as usize]);
-        wait_until("the bytes are in the file", || writer.written() == BYTES);
+        writer.write(&BYTES);
+        wait_until("the bytes are in the file", || {
+            writer.written() == BYTES.len() as u64
+        });
         data.wait_for_samples("system", 10);
         let pids = [&writer, &ended].map(|process| u64::from(process.pid()));
         ended.end();
@@ -102,7 +104,7 @@ fn check(args: &[&str], has_all_rows: bool) {
     let written = recorded.rows("usage", recorded.writer);
     let written = written.iter().filter_map(|row| row.u64("write_chars"));
     let written: Vec<u64> = written.filter(|bytes| *bytes != 0).collect();
-    assert_eq!(written, [BYTES]);
+    assert_eq!(written, [BYTES.len() as u64]);
     let last = recorded.rows("usage", recorded.ended).pop();
     let last = last.expect("a row");
     assert_eq!(last.text("state"), Some("X"));

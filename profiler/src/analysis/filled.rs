@@ -15,7 +15,10 @@ use super::{
     stored_run::{StoredHost, StoredRun},
 };
 use crate::{
-    output::dataset::sparse::{FilledRow, Part, fill, is_sparse},
+    output::dataset::{
+        Manifest,
+        sparse::{FilledRow, Part, fill, is_sparse},
+    },
     schema::Sparse,
 };
 
@@ -23,7 +26,7 @@ use crate::{
 pub const COLUMNS: [&str; 4] = ["ts", "interval_ns", "pid", "start_ts"];
 
 /// Longest time between the rows of a process, µs.
-pub const PERIOD_US: i64 = Sparse::PERIOD.as_micros() as i64;
+pub const PERIOD_US: i64 = Sparse::PERIOD_S as i64 * 1_000_000;
 
 /// Adds the rows that were left out. Stored rows are pushed in the order of their time.
 pub struct FilledRows<'a> {
@@ -227,10 +230,7 @@ impl Facts {
             let rows = processes(batch).into_iter().zip(times(batch, "end_ts"));
             ends.extend(rows.filter_map(|(process, end)| Some((process?, end?))));
         });
-        let sessions = host
-            .manifest
-            .iter()
-            .flat_map(|manifest| manifest.sessions());
+        let sessions = host.manifest.iter().flat_map(Manifest::sessions);
         let mut starts: Vec<i64> = sessions.map(|session| session.start_ts / 1000).collect();
         starts.sort_unstable();
         Self {
@@ -344,26 +344,28 @@ mod tests {
     use crate::{
         analysis::rows::numbers,
         import::{Row, batches},
-        output::dataset::{DatasetOptions, DatasetWriter, Manifest, foreign_file::Trust},
+        output::dataset::{DatasetOptions, DatasetWriter, foreign_file::Trust},
         sources::dataset_schema,
     };
 
     const START: i64 = 1_767_323_045_000_000;
 
-    fn at(second: f64) -> i64 {
-        START + (second * 1e6) as i64
+    /// Time after this number of ms.
+    fn at(ms: i64) -> i64 {
+        START + ms * 1000
     }
 
-    fn row(columns: Value, second: f64) -> Row {
+    fn row(columns: Value, ms: i64) -> Row {
         let Value::Object(mut row) = columns else {
             panic!("{columns} is no object");
         };
-        row.insert("ts".to_owned(), at(second).into());
+        row.insert("ts".to_owned(), at(ms).into());
         row
     }
 
-    /// A run with samples at each second until 10, and these rows: pid, second, seconds, `rss`.
-    fn run(rows: &[(u32, u32, f64, u64)], ends: &[(u32, f64)], sparse: bool) -> StoredRun {
+    /// A run with samples at each second until 10, these rows: pid, second, ms, `rss`, and these ends of
+    /// processes, ms.
+    fn run(rows: &[(u32, i64, u64, u64)], ends: &[(u32, i64)], sparse: bool) -> StoredRun {
         let directory = tempfile::tempdir().expect("a directory");
         let mut tables: BTreeMap<_, Vec<Row>> = BTreeMap::new();
         for second in 1..=10 {
@@ -371,20 +373,20 @@ mod tests {
             tables
                 .entry("system")
                 .or_default()
-                .push(row(interval, second.into()));
+                .push(row(interval, second * 1000));
         }
-        for &(pid, second, seconds, rss) in rows {
+        for &(pid, second, ms, rss) in rows {
             let key = json!({
-                "pid": pid, "start_ts": START, "interval_ns": (seconds * 1e9) as u64,
+                "pid": pid, "start_ts": START, "interval_ns": ms * 1_000_000,
             });
             let of = |columns: Value| {
-                let mut row = row(columns, second.into());
+                let mut row = row(columns, second * 1000);
                 row.extend(key.as_object().expect("an object").clone());
                 row
             };
             let usage = json!({ "rss": rss, "pss": rss / 2, "user_ns": 7, "state": "S" });
             tables.entry("usage").or_default().push(of(usage));
-            let sched = json!({ "sleep_ns": (seconds * 1e9) as u64 - 7, "oncpu_ns": 7 });
+            let sched = json!({ "sleep_ns": ms * 1_000_000 - 7, "oncpu_ns": 7 });
             tables.entry("sched").or_default().push(of(sched));
         }
         for &(pid, end) in ends {
@@ -392,7 +394,7 @@ mod tests {
             tables
                 .entry("process")
                 .or_default()
-                .push(row(process, 10.0));
+                .push(row(process, 10_000));
         }
         let manifest = Manifest::new("run", "node1", (START - 1_000_000) * 1000);
         let writer = DatasetWriter::start(DatasetOptions {
@@ -437,16 +439,16 @@ mod tests {
     }
 
     /// One process changes once and is there until the run is killed; one ends.
-    const ROWS: [(u32, u32, f64, u64); 4] = [
-        (1, 1, 1.0, 10),
-        (2, 1, 1.0, 30),
-        (2, 4, 2.5, 0),
-        (1, 6, 5.0, 20),
+    const ROWS: [(u32, i64, u64, u64); 4] = [
+        (1, 1, 1000, 10),
+        (2, 1, 1000, 30),
+        (2, 4, 2500, 0),
+        (1, 6, 5000, 20),
     ];
 
     #[test]
     fn sleeping_processes_have_a_row_at_each_sample() {
-        let run = run(&ROWS, &[(2, 3.5)], true);
+        let run = run(&ROWS, &[(2, 3500)], true);
         let rss = values(&run, "usage", "rss");
         let first: Vec<_> = (1..6).map(|second| (second, 10.0, 1.0)).collect();
         let then: Vec<_> = (6..=10).map(|second| (second, 20.0, 1.0)).collect();
@@ -464,43 +466,43 @@ mod tests {
             .filter(|(_, pss, _)| !pss.is_nan())
             .collect();
         assert_eq!(known, [(1, 5.0, 1.0), (6, 10.0, 1.0)]);
-        let sum = |table, column| -> f64 {
+        let sum = |table, column| -> Option<f64> {
             let all = of(&values(&run, table, column), 1);
             all.iter()
                 .filter(|(second, ..)| *second <= 6)
-                .map(|(_, value, _)| value)
-                .sum()
+                .map(|(_, value, _)| *value)
+                .reduce(|sum, value| sum + value)
         };
-        assert_eq!(sum("usage", "user_ns"), 14.0);
-        assert_eq!(sum("sched", "sleep_ns"), 6e9 - 14.0);
+        assert_eq!(sum("usage", "user_ns"), Some(14.0));
+        assert_eq!(sum("sched", "sleep_ns"), Some(6e9 - 14.0));
     }
 
     #[test]
     fn part_of_a_run_has_the_same_rows() {
-        let run = run(&ROWS, &[(2, 3.5)], true);
+        let run = run(&ROWS, &[(2, 3500)], true);
         let mut all = values(&run, "usage", "rss");
         all.retain(|(_, second), _| (3..=7).contains(second));
-        let part = run.between(at(2.0), at(7.0));
+        let part = run.between(at(2000), at(7000));
         assert_eq!(values(&part, "usage", "rss"), all);
     }
 
     #[test]
     fn full_recordings_remain_as_they_are() {
-        let run = run(&ROWS, &[(2, 3.5)], false);
+        let run = run(&ROWS, &[(2, 3500)], false);
         assert_eq!(values(&run, "usage", "rss").len(), ROWS.len());
     }
 
     #[test]
     fn processes_are_unknown_between_sessions() {
         let mut run = run(
-            &[(1, 1, 1.0, 10), (3, 1, 1.0, 30), (1, 7, 1.0, 10)],
+            &[(1, 1, 1000, 10), (3, 1, 1000, 30), (1, 7, 1000, 10)],
             &[],
             true,
         );
         let hosts = std::sync::Arc::get_mut(&mut run.hosts).expect("the only one");
         let manifest = hosts[0].manifest.as_mut().expect("a manifest");
         manifest.earlier = vec![manifest.clone()];
-        manifest.start_ts = at(4.5) * 1000;
+        manifest.start_ts = at(4500) * 1000;
         let rss = values(&run, "usage", "rss");
         let seconds = |pid| -> Vec<_> { of(&rss, pid).iter().map(|row| row.0).collect() };
         assert_eq!(seconds(1), [1, 2, 3, 4, 7, 8, 9, 10]);

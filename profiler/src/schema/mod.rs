@@ -16,7 +16,6 @@ use std::{
     marker::PhantomData,
     ops::Deref,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use arrow::{
@@ -117,8 +116,8 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// Longest time between the rows of a process.
-    pub const PERIOD: Duration = Duration::from_secs(60);
+    /// Longest time between the rows of a process, s.
+    pub const PERIOD_S: u32 = 60;
 }
 
 impl Table {

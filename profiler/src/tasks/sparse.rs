@@ -30,7 +30,7 @@ impl TaskTable {
             return true;
         };
         let since = now.saturating_sub(sparse.complete_at.unwrap_or(0));
-        let is_due = u128::from(since) >= Sparse::PERIOD.as_nanos();
+        let is_due = since >= u64::from(Sparse::PERIOD_S) * 1_000_000_000;
         let all = is_due || moment != Moment::Sample || self.any_deferred;
         if all {
             sparse.complete_at = Some(now);

@@ -180,7 +180,7 @@ fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>
          REPLACE ({asleep})\n\
          FROM gaps l JOIN samples s ON l.host = s.host AND l.asleep_n = s.n;\n",
         helpers = "n, n_before, before, last, last_n, us_asleep, asleep_ns",
-        period = Sparse::PERIOD.as_secs(),
+        period = Sparse::PERIOD_S,
         spans = spans.collect::<Vec<_>>().join(", "),
         asleep = asleep.collect::<Vec<_>>().join(", "),
     )
