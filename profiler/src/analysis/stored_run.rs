@@ -1,7 +1,7 @@
 //! A run on disk: manifests and tables of its hosts, complete or not. Nothing in it is trusted.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
@@ -19,8 +19,8 @@ use parquet::{
 };
 
 use super::{
-    filled::{self, FilledRows, PERIOD_US},
-    rows::times,
+    filled::{self, Facts, FilledRows, PERIOD_US},
+    rows::{processes, times},
 };
 
 use crate::{
@@ -195,7 +195,7 @@ impl StoredRun {
         // The last rows of processes that sleep.
         let times = times.map(|(from, to)| (from.saturating_sub(PERIOD_US), to));
         let columns = [&columns, &filled::COLUMNS[..]].concat();
-        let mut filled = FilledRows::new(sparse, self, host, times);
+        let mut filled = FilledRows::new(sparse, || self.facts(host, times));
         let mut failed = None;
         let mut read = self.read_stored(table, host, &columns, times, |batch| {
             let pushed = filled.push(batch, &mut rows);
@@ -209,8 +209,38 @@ impl StoredRun {
         read
     }
 
+    /// What is needed to add the rows of sleeping processes at these times.
+    fn facts(&self, host: &StoredHost, span: Option<(i64, i64)>) -> Facts {
+        let mut samples = Vec::new();
+        let tables = ["system", "timeline", "overhead"];
+        // What cannot be read is reported by those who read the rows.
+        if let Some(table) = tables.iter().find(|table| host.tables.contains(**table)) {
+            let _ = self.read_stored(table, host, &["ts"], span, |batch| {
+                let all = times(batch, "ts").into_iter().flatten();
+                let is_within = |ts: &i64| span.is_none_or(|(from, to)| *ts > from && *ts <= to);
+                samples.extend(all.filter(is_within));
+            });
+        }
+        samples.sort_unstable();
+        samples.dedup();
+        let mut ends = HashMap::new();
+        let columns = ["pid", "start_ts", "end_ts"];
+        let _ = self.read_stored("process", host, &columns, None, |batch| {
+            let rows = processes(batch).into_iter().zip(times(batch, "end_ts"));
+            ends.extend(rows.filter_map(|(process, end)| Some((process?, end?))));
+        });
+        let sessions = host.manifest.iter().flat_map(Manifest::sessions);
+        let mut starts: Vec<i64> = sessions.map(|session| session.start_ts / 1000).collect();
+        starts.sort_unstable();
+        Facts {
+            samples,
+            ends,
+            starts,
+        }
+    }
+
     /// The stored rows of these times; of Parquet files, whole row groups.
-    pub(super) fn read_stored(
+    fn read_stored(
         &self,
         table: &str,
         host: &StoredHost,

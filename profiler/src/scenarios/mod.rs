@@ -3,6 +3,7 @@
 
 mod compare;
 mod exports;
+mod sparse;
 mod summary;
 mod verdict;
 
