@@ -7,7 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::runs::ProcessGroup;
+use crate::{
+    procfs::is_idle,
+    runs::{ProcessGroup, wait_until},
+};
 
 /// A process that writes its input to a file.
 pub struct Writer {
@@ -16,7 +19,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts it with this file, which must not exist.
+    /// Starts it with this file, which must not exist, and waits until it sleeps, with one byte written.
     ///
     /// # Panics
     ///
@@ -25,7 +28,12 @@ impl Writer {
         let output = File::create_new(&file).expect("a file");
         let mut command = Command::new("cat");
         let process = ProcessGroup::start(command.stdin(Stdio::piped()).stdout(output));
-        Self { process, file }
+        let mut writer = Self { process, file };
+        writer.write(b"x");
+        wait_until("the first byte is in the file", || {
+            writer.size() == 1 && is_idle(writer.pid())
+        });
+        writer
     }
 
     /// Its process.
@@ -43,12 +51,16 @@ impl Writer {
         input.write_all(bytes).expect("written");
     }
 
-    /// Bytes in the file.
+    /// Bytes in the file after the first one.
     ///
     /// # Panics
     ///
     /// If the file is gone.
     pub fn written(&self) -> u64 {
+        self.size() - 1
+    }
+
+    fn size(&self) -> u64 {
         fs::metadata(&self.file).expect("a file").len()
     }
 
