@@ -180,6 +180,20 @@ fn add_schema(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
+/// Adds the views of `views.sql` that are not those of `profiler schema --json`.
+fn add_views(run: &Path, found: &mut BTreeSet<String>) {
+    let sql = std::fs::read_to_string(run.join("views.sql")).expect("views");
+    for line in sql.lines() {
+        let Some(view) = line.strip_prefix("CREATE OR REPLACE VIEW ") else {
+            continue;
+        };
+        let name = view.trim_end_matches(" AS").trim_matches('"');
+        if !found.contains(&format!("table {name}")) {
+            found.insert(format!("view {name}"));
+        }
+    }
+}
+
 /// Adds the files of a run, without the names of the node and of tables.
 fn add_layout(run: &Path, found: &mut BTreeSet<String>) {
     let entries = std::fs::read_dir(run).expect("a run").flatten();
@@ -296,6 +310,7 @@ fn stable_names(schema: &Value) -> BTreeSet<String> {
     });
     add_keys("status", "", &json!([entry]), &mut found);
     add_layout(first.path(), &mut found);
+    add_views(first.path(), &mut found);
     running.interrupt();
     found
 }

@@ -10,7 +10,7 @@ use arrow::{
     error::ArrowError,
 };
 
-use super::rows::{ProcessKey, processes, times};
+use super::rows::{ProcessKey, integers, processes, times};
 use crate::{
     output::dataset::sparse::{FilledRow, Part, fill, is_sparse},
     schema::Sparse,
@@ -34,14 +34,23 @@ pub struct FilledRows<F> {
     processes: Option<Processes>,
 }
 
-/// What other tables tell; times are µs since 1970-01-01 UTC.
+/// What is known before the rows are filled; times are µs since 1970-01-01 UTC.
 pub struct Facts {
     /// Times of all samples in their order; without any, those of the rows.
-    pub samples: Vec<i64>,
+    samples: Vec<i64>,
     /// Ends of processes.
-    pub ends: HashMap<ProcessKey, i64>,
+    ends: HashMap<ProcessKey, i64>,
     /// Starts of sessions in their order.
-    pub starts: Vec<i64>,
+    starts: Vec<i64>,
+    /// Times of the rows after which rows were left out, in their order.
+    left_out_after: HashMap<ProcessKey, Vec<i64>>,
+}
+
+/// Finds out where rows were left out. Rows can also be lost: then the next one does not cover their time.
+pub struct GapFinder {
+    facts: Facts,
+    /// Time of the last row of each process.
+    last: HashMap<ProcessKey, i64>,
 }
 
 /// Processes that can be without a row at the next sample.
@@ -56,11 +65,9 @@ struct Processes {
 
 struct Known {
     key: ProcessKey,
-    /// Time of its last stored row.
-    stored_at: i64,
     /// Time of its last row.
     until: i64,
-    /// Time between the two, ns.
+    /// Time between its last stored row and that one, ns.
     filled_ns: u64,
 }
 
@@ -156,13 +163,8 @@ impl<F: FnMut() -> Facts> FilledRows<F> {
         let (Some(processes), sparse) = (&mut self.processes, self.sparse) else {
             return Ok(());
         };
-        let first = facts
-            .samples
-            .partition_point(|sample| *sample <= processes.at);
-        for &sample in facts.samples[first..]
-            .iter()
-            .take_while(|sample| **sample < ts)
-        {
+        let later = facts.samples_after(processes.at).iter();
+        for &sample in later.take_while(|sample| **sample < ts) {
             if processes.known.is_empty() {
                 break;
             }
@@ -194,15 +196,98 @@ impl<F: FnMut() -> Facts> FilledRows<F> {
     }
 }
 
+impl GapFinder {
+    /// Without rows.
+    pub fn new(samples: Vec<i64>, ends: HashMap<ProcessKey, i64>, starts: Vec<i64>) -> Self {
+        Self {
+            facts: Facts {
+                samples,
+                ends,
+                starts,
+                left_out_after: HashMap::new(),
+            },
+            last: HashMap::new(),
+        }
+    }
+
+    /// Adds stored rows, in the order of their time.
+    pub fn push(&mut self, batch: &RecordBatch) {
+        if !is_sparse(batch.schema_ref()) {
+            self.last.clear();
+            return;
+        }
+        let rows = times(batch, "ts").into_iter().zip(processes(batch));
+        for ((ts, key), interval) in rows.zip(integers(batch, "interval_ns")) {
+            let (Some(ts), Some(key), Some(interval)) = (ts, key, interval) else {
+                continue;
+            };
+            let Some(before) = self.last.insert(key, ts) else {
+                continue;
+            };
+            let facts = &mut self.facts;
+            let until = facts.ends.get(&key).map_or(ts, |end| ts.min(*end));
+            let missing = facts.samples_after(before).first();
+            let Some(missing) = missing.filter(|missing| **missing < until) else {
+                continue;
+            };
+            let from = until.saturating_sub(interval / 1000);
+            // Clocks are not exactly as fast as each other.
+            let is_covered = from.saturating_sub(before) <= missing.saturating_sub(from);
+            if is_covered || facts.is_open(key, before) && facts.is_restarted(before, ts) {
+                facts.left_out_after.entry(key).or_default().push(before);
+            }
+        }
+    }
+
+    /// The facts with the samples until a time.
+    pub fn finish(self, until: i64) -> Facts {
+        let Self { mut facts, last } = self;
+        for (key, ts) in last {
+            if facts.is_open(key, ts) {
+                facts.left_out_after.entry(key).or_default().push(ts);
+            }
+        }
+        for after in facts.left_out_after.values_mut() {
+            after.sort_unstable();
+        }
+        facts.samples.retain(|sample| *sample <= until);
+        facts
+    }
+}
+
 impl Facts {
     fn is_sample(&self, ts: i64) -> bool {
         self.samples.is_empty() || self.samples.binary_search(&ts).is_ok()
     }
 
+    fn samples_after(&self, ts: i64) -> &[i64] {
+        &self.samples[self.samples.partition_point(|sample| *sample <= ts)..]
+    }
+
+    /// Start of the session after the one at a time.
+    fn next_start(&self, ts: i64) -> Option<i64> {
+        let next = self.starts.partition_point(|start| *start <= ts);
+        self.starts.get(next).copied()
+    }
+
     /// Whether a session has begun between two times.
     fn is_restarted(&self, from: i64, to: i64) -> bool {
-        let next = self.starts.partition_point(|start| *start <= from);
-        self.starts.get(next).is_some_and(|start| *start <= to)
+        self.next_start(from).is_some_and(|start| start <= to)
+    }
+
+    /// Whether a process, of which this is the last row of a session, slept until the session was killed.
+    fn is_open(&self, key: ProcessKey, ts: i64) -> bool {
+        let next = self.next_start(ts).unwrap_or(i64::MAX);
+        let later = self.samples_after(ts);
+        let of_session = &later[..later.partition_point(|sample| *sample < next)];
+        let is_recent = |last: &i64| last.saturating_sub(ts) <= PERIOD_US;
+        !self.ends.contains_key(&key) && of_session.last().is_some_and(is_recent)
+    }
+
+    /// Whether rows were left out after one.
+    fn is_followed(&self, key: ProcessKey, ts: i64) -> bool {
+        let after = self.left_out_after.get(&key);
+        after.is_some_and(|after| after.binary_search(&ts).is_ok())
     }
 }
 
@@ -240,18 +325,16 @@ impl Processes {
         let mut known = Vec::new();
         // Of all rows.
         let mut kept = Vec::new();
-        let is_alive = |key: &ProcessKey| facts.ends.get(key).is_none_or(|end| *end > ts);
         for (row, key) in keys.iter().enumerate() {
-            let Some(key) = key.filter(is_alive) else {
+            let Some(key) = key.filter(|key| with_row.get(key) == Some(&row)) else {
                 continue;
             };
-            if with_row.get(&key) != Some(&row) {
+            if !facts.is_followed(key, ts) {
                 continue;
             }
             kept.push(number(row));
             known.push(Known {
                 key,
-                stored_at: ts,
                 until: ts,
                 filled_ns: 0,
             });
@@ -264,8 +347,8 @@ impl Processes {
                 rows[row].part = Part::Stored { filled_ns };
                 continue;
             }
-            let is_late = ts.saturating_sub(process.stored_at) > PERIOD_US;
-            if !is_alive(&process.key) || is_restarted || is_late {
+            let has_ended = facts.ends.get(&process.key).is_some_and(|end| *end <= ts);
+            if has_ended || is_restarted {
                 continue;
             }
             let of = number(keys.len() + index);

@@ -19,8 +19,8 @@ use parquet::{
 };
 
 use super::{
-    filled::{self, Facts, FilledRows, PERIOD_US},
-    rows::{processes, times},
+    filled::{self, Facts, FilledRows, GapFinder, PERIOD_US},
+    rows::{self, processes, times},
 };
 
 use crate::{
@@ -195,7 +195,7 @@ impl StoredRun {
         // The last rows of processes that sleep.
         let times = times.map(|(from, to)| (from.saturating_sub(PERIOD_US), to));
         let columns = [&columns, &filled::COLUMNS[..]].concat();
-        let mut filled = FilledRows::new(sparse, || self.facts(host, times));
+        let mut filled = FilledRows::new(sparse, || self.facts(table, host, times));
         let mut failed = None;
         let mut read = self.read_stored(table, host, &columns, times, |batch| {
             let pushed = filled.push(batch, &mut rows);
@@ -209,14 +209,16 @@ impl StoredRun {
         read
     }
 
-    /// What is needed to add the rows of sleeping processes at these times.
-    fn facts(&self, host: &StoredHost, span: Option<(i64, i64)>) -> Facts {
+    /// What is needed to add the rows of sleeping processes to those of a table at these times.
+    fn facts(&self, table: &str, host: &StoredHost, times: Option<(i64, i64)>) -> Facts {
+        // The next rows tell whether there are rows that were left out.
+        let span = times.map(|(from, to)| (from, to.saturating_add(PERIOD_US)));
         let mut samples = Vec::new();
-        let tables = ["system", "timeline", "overhead"];
+        let mut of_samples = dataset_schema().tables().filter(|table| table.every_tick);
         // What cannot be read is reported by those who read the rows.
-        if let Some(table) = tables.iter().find(|table| host.tables.contains(**table)) {
-            let _ = self.read_stored(table, host, &["ts"], span, |batch| {
-                let all = times(batch, "ts").into_iter().flatten();
+        if let Some(table) = of_samples.find(|table| host.tables.contains(table.name)) {
+            let _ = self.read_stored(table.name, host, &["ts"], span, |batch| {
+                let all = rows::times(batch, "ts").into_iter().flatten();
                 let is_within = |ts: &i64| span.is_none_or(|(from, to)| *ts > from && *ts <= to);
                 samples.extend(all.filter(is_within));
             });
@@ -226,17 +228,19 @@ impl StoredRun {
         let mut ends = HashMap::new();
         let columns = ["pid", "start_ts", "end_ts"];
         let _ = self.read_stored("process", host, &columns, None, |batch| {
-            let rows = processes(batch).into_iter().zip(times(batch, "end_ts"));
+            let rows = processes(batch)
+                .into_iter()
+                .zip(rows::times(batch, "end_ts"));
             ends.extend(rows.filter_map(|(process, end)| Some((process?, end?))));
         });
         let sessions = host.manifest.iter().flat_map(Manifest::sessions);
         let mut starts: Vec<i64> = sessions.map(|session| session.start_ts / 1000).collect();
         starts.sort_unstable();
-        Facts {
-            samples,
-            ends,
-            starts,
-        }
+        let mut gaps = GapFinder::new(samples, ends, starts);
+        let _ = self.read_stored(table, host, &filled::COLUMNS, span, |batch| {
+            gaps.push(batch);
+        });
+        gaps.finish(times.map_or(i64::MAX, |(_, to)| to))
     }
 
     /// The stored rows of these times; of Parquet files, whole row groups.

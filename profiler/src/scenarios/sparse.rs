@@ -112,6 +112,10 @@ const ROWS: [(u32, i64, u64, u64); 4] = [
     (1, 6, 5000, 20),
 ];
 
+fn seconds(all: &BTreeMap<(u32, i64), (f64, f64)>, pid: u32) -> Vec<i64> {
+    of(all, pid).iter().map(|row| row.0).collect()
+}
+
 #[test]
 fn sleeping_processes_have_a_row_at_each_sample() {
     let (_directory, run) = run(&ROWS, &[(2, 3500)], true);
@@ -158,6 +162,35 @@ fn full_recordings_remain_as_they_are() {
     assert_eq!(values(&run, "usage", "rss").len(), ROWS.len());
 }
 
+/// A row that does not reach back to the one before it shows that rows are lost.
+#[test]
+fn lost_rows_are_not_filled() {
+    let rows = [
+        (1, 1, 1000, 10),
+        // Until 5, rows are lost.
+        (1, 6, 1000, 20),
+        (1, 8, 2000, 20),
+        // The last rows are lost, and with them the end.
+        (2, 1, 1000, 30),
+    ];
+    let (_directory, run) = run(&rows, &[(2, 9500)], true);
+    let rss = values(&run, "usage", "rss");
+    assert_eq!(seconds(&rss, 1), [1, 6, 7, 8, 9, 10]);
+    assert_eq!(of(&rss, 1)[1..4].iter().map(|row| row.2).sum::<f64>(), 3.0);
+    assert_eq!(seconds(&rss, 2), [1]);
+    let part = values(&run.between(at(2000), at(9000)), "usage", "rss");
+    assert_eq!(seconds(&part, 1), [6, 7, 8, 9]);
+}
+
+/// A process that is about to end is not in the reading before its end.
+#[test]
+fn ended_processes_have_their_time_in_their_last_row() {
+    let rows = [(1, 1, 1000, 10), (1, 3, 600, 0)];
+    let (_directory, run) = run(&rows, &[(1, 1600)], true);
+    let rss = values(&run, "usage", "rss");
+    assert_eq!(of(&rss, 1), [(1, 10.0, 1.0), (3, 0.0, 0.6)]);
+}
+
 #[test]
 fn processes_are_unknown_between_sessions() {
     let (_directory, mut run) = run(
@@ -170,7 +203,6 @@ fn processes_are_unknown_between_sessions() {
     manifest.earlier = vec![manifest.clone()];
     manifest.start_ts = at(4500) * 1000;
     let rss = values(&run, "usage", "rss");
-    let seconds = |pid| -> Vec<_> { of(&rss, pid).iter().map(|row| row.0).collect() };
-    assert_eq!(seconds(1), [1, 2, 3, 4, 7, 8, 9, 10]);
-    assert_eq!(seconds(3), [1, 2, 3, 4]);
+    assert_eq!(seconds(&rss, 1), [1, 2, 3, 4, 7, 8, 9, 10]);
+    assert_eq!(seconds(&rss, 3), [1, 2, 3, 4]);
 }

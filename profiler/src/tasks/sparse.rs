@@ -15,7 +15,8 @@ pub(super) struct SparseRows {
 }
 
 impl TaskTable {
-    /// Leaves out rows of processes that sleep; `of_jobs` keeps those of processes of batch jobs.
+    /// Leaves out rows of processes that sleep; `all_of_jobs` keeps those of processes of batch
+    /// jobs.
     pub fn leave_out_sleeping(&mut self, all_of_jobs: bool) {
         self.sparse = Some(SparseRows {
             all_of_jobs,

@@ -175,7 +175,12 @@ impl WriterThread {
         };
         let counts = |batch: &Batch| batch.rows.num_rows() != 0 && per_tick(batch);
         self.ticks_with_rows += u64::from(submission.batches.iter().any(counts));
-        for batch in submission.batches {
+        // Wherever the thread is killed, a sample in these tables has its rows in the others.
+        let (of_samples, others): (Vec<_>, Vec<_>) = submission
+            .batches
+            .into_iter()
+            .partition(|batch| batch.table.every_tick);
+        for batch in others.into_iter().chain(of_samples) {
             let known = self
                 .tables
                 .iter()

@@ -94,7 +94,9 @@ impl Filler {
                 // The interval of an ended process ends before its `ts`, after the sample before.
                 let before = samples.and_then(|samples| samples.range(..at).next_back());
                 let end = before.map_or(at, |before| *before);
-                (of, from) = (row - 1, end.saturating_sub(us).max(ts.value(row - 1)));
+                let last = ts.value(row - 1);
+                let is_lost = end.saturating_sub(us) > last;
+                (of, from) = (row - 1, if is_lost { at } else { last });
             }
             let bounds = (Bound::Excluded(from), Bound::Excluded(at));
             let mut filled_ns = 0;
@@ -181,11 +183,12 @@ mod tests {
             occasional: &[],
         };
         let mut samples = Samples::default();
-        (1..=5).for_each(|second| samples.add("r", second * 1_000_000));
+        (1..=6).for_each(|second| samples.add("r", second * 1_000_000));
         let rows = [
             batch(&[(1, 1, 1, 10, 7), (1, 4, 3, 20, 8)]),
             // The first row of this one is not in the file.
-            batch(&[(1, 5, 1, 30, 9), (2, 3, 4, 40, 5)]),
+            // Before the last one, rows are lost.
+            batch(&[(1, 5, 1, 30, 9), (2, 3, 4, 40, 5), (2, 6, 1, 50, 6)]),
         ];
         let series = SortKey::new(&rows[0].schema(), &["pid", "run", "host"]).unwrap();
         let mut filler = Filler::new(&sparse, Arc::new(series), samples);
@@ -218,6 +221,7 @@ mod tests {
             (1, 2, 40, 0),
             (2, 1, 40, 0),
             (3, 1, 40, 5),
+            (6, 1, 50, 6),
         ];
         assert_eq!(found, expected);
     }

@@ -34,7 +34,7 @@ pub fn text(
     }
     for table in schema.tables() {
         let Some(sparse) = table.sparse else { continue };
-        sql.push_str(&filled(table, sparse, tables));
+        sql.push_str(&filled(table, sparse, tables, schema));
         let help = format!("{}; also at samples without a row", table.help);
         comment(&mut sql, &table.filled(), &help);
     }
@@ -122,19 +122,20 @@ fn without_rows(table: &'static Table) -> String {
     )
 }
 
-/// Tables with a row at every sample, the first known one of which tells when samples were.
-const OF_SAMPLES: [&str; 3] = ["system", "timeline", "overhead"];
-
 /// The view with the rows of sleeping processes that are left out. Samples have numbers: those between
-/// two rows of a process have none of it.
-fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>) -> String {
+/// two rows of a process have none of it. Rows can also be lost: then the next one does not cover their
+/// time.
+fn filled(
+    table: &Table,
+    sparse: &Sparse,
+    tables: &BTreeMap<String, FileColumns>,
+    schema: &DatasetSchema,
+) -> String {
     let (name, view) = (table.name, table.filled());
     let begin = format!("\nCREATE OR REPLACE VIEW {view} AS\n");
     let Some(columns) = tables.get(name).filter(|columns| columns.is_sparse) else {
         return format!("{begin}SELECT * FROM {name};\n");
     };
-    let samples = OF_SAMPLES.iter().find(|of| tables.contains_key(**of));
-    let samples = samples.unwrap_or(&name);
     let stored = table
         .columns()
         .filter(|of| columns.names.iter().any(|name| name == of.name));
@@ -154,24 +155,29 @@ fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>
     let spans = spans.map(|of| format!("greatest({of}::BIGINT - asleep_ns, 0)::UBIGINT AS {of}"));
     format!(
         "{begin}WITH samples AS (\n  \
-         SELECT host, ts, lag(ts) OVER w AS before, row_number() OVER w AS n, max(ts) OVER (PARTITION BY host) AS last,\n  \
-         count(*) OVER (PARTITION BY host) AS last_n\n  \
-         FROM (SELECT DISTINCT host, ts FROM {samples}) WINDOW w AS (PARTITION BY host ORDER BY ts)),\n\
+         SELECT host, ts, lag(ts) OVER w AS before, lead(ts) OVER w AS after, row_number() OVER w AS n,\n  \
+         max(ts) OVER (PARTITION BY host) AS last, count(*) OVER (PARTITION BY host) AS last_n\n  \
+         FROM ({samples}) WINDOW w AS (PARTITION BY host ORDER BY ts)),\n\
+         ends AS (SELECT host, pid, start_ts, max(end_ts) AS ended_at FROM process GROUP BY ALL),\n\
+         timed AS (\n  \
+         SELECT t.*, ended_at, least(ts, coalesce(ended_at, ts)) AS until\n  \
+         FROM {name} t LEFT JOIN ends USING (host, pid, start_ts)),\n\
          numbered AS (\n  \
-         SELECT t.*, s.n, if(t.ts = s.ts, s.n - 1, s.n) AS n_before, if(t.ts = s.ts, s.before, s.ts) AS before, s.last, s.last_n\n  \
-         FROM {name} t ASOF LEFT JOIN samples s ON t.host = s.host AND t.ts >= s.ts),\n\
+         SELECT t.*, s.n, if(until = s.ts, s.n - 1, s.n) AS n_before, if(until = s.ts, s.before, s.ts) AS before, s.after, s.last, s.last_n\n  \
+         FROM timed t ASOF LEFT JOIN samples s ON t.host = s.host AND t.until >= s.ts),\n\
          linked AS (\n  \
-         SELECT *, if(us_asleep * 1000 <= interval_ns + 1000 * (epoch_us(ts) - epoch_us(before)), us_asleep, 0) * 1000 AS asleep_ns\n  \
-         FROM (SELECT *, greatest(coalesce(epoch_us(before) - epoch_us(lag(ts) OVER w), 0), 0) AS us_asleep FROM numbered\n  \
+         SELECT * EXCLUDE (last_ts, missing),\n  \
+         if(missing < until AND 2 * (epoch_us(until) - interval_ns::BIGINT // 1000) <= epoch_us(last_ts) + epoch_us(missing),\n  \
+         epoch_us(before) - epoch_us(last_ts), 0) * 1000 AS asleep_ns\n  \
+         FROM (SELECT *, lag(ts) OVER w AS last_ts, lag(after) OVER w AS missing FROM numbered\n  \
          WINDOW w AS (PARTITION BY host, run, pid, start_ts, tid ORDER BY ts))),\n\
-         ends AS (SELECT host, pid, start_ts, max(end_ts) AS end_ts FROM process GROUP BY ALL),\n\
          followed AS (\n  \
          SELECT *, lead(n_before) OVER w AS next_n, lead(asleep_ns) OVER w AS next_asleep_ns FROM linked\n  \
          WINDOW w AS (PARTITION BY host, run, pid, start_ts, tid ORDER BY ts)),\n\
          gaps AS (\n  \
-         SELECT l.*, unnest(range(n + 1, coalesce(next_n, last_n) + 1)) AS asleep_n\n  \
-         FROM followed l LEFT JOIN ends e USING (host, pid, start_ts)\n  \
-         WHERE next_asleep_ns > 0 OR (next_n IS NULL AND e.end_ts IS NULL AND last <= l.ts + INTERVAL {period} SECOND))\n\
+         SELECT *, unnest(range(n + 1, coalesce(next_n, last_n) + 1)) AS asleep_n\n  \
+         FROM followed\n  \
+         WHERE next_asleep_ns > 0 OR (next_n IS NULL AND ended_at IS NULL AND last <= ts + INTERVAL {period} SECOND))\n\
          SELECT * EXCLUDE ({helpers})\n  \
          REPLACE ({spans})\n\
          FROM linked\n\
@@ -179,10 +185,33 @@ fn filled(table: &Table, sparse: &Sparse, tables: &BTreeMap<String, FileColumns>
          SELECT l.* EXCLUDE ({helpers}, next_n, next_asleep_ns, asleep_n)\n  \
          REPLACE ({asleep})\n\
          FROM gaps l JOIN samples s ON l.host = s.host AND l.asleep_n = s.n;\n",
-        helpers = "n, n_before, before, last, last_n, us_asleep, asleep_ns",
+        samples = samples(name, tables, schema),
+        helpers = "ended_at, until, n, n_before, before, after, last, last_n, asleep_ns",
         period = Sparse::PERIOD_S,
         spans = spans.collect::<Vec<_>>().join(", "),
         asleep = asleep.collect::<Vec<_>>().join(", "),
+    )
+}
+
+/// When samples were: in the first table of a host with rows at every sample, else in the rows of this
+/// one.
+fn samples(
+    name: &str,
+    tables: &BTreeMap<String, FileColumns>,
+    schema: &DatasetSchema,
+) -> String {
+    let of_samples = schema
+        .tables()
+        .filter(|table| table.every_tick && tables.contains_key(table.name))
+        .map(|table| table.name);
+    let times = of_samples
+        .chain([name])
+        .enumerate()
+        .map(|(place, table)| format!("SELECT host, ts, {place} AS place FROM {table}"));
+    format!(
+        "\n  SELECT DISTINCT host, ts FROM (\n  SELECT *, min(place) OVER (PARTITION BY host) AS first FROM (\n  {}))\n  \
+         WHERE place = first",
+        times.collect::<Vec<_>>().join("\n  UNION ALL "),
     )
 }
 
