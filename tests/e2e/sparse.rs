@@ -22,7 +22,8 @@ fn recordings() -> [Finished; 2] {
     let path = |number: usize| directory.path().join(number.to_string());
     let mut processes: Vec<_> = (0..PROCESSES).map(|n| Writer::start(path(n))).collect();
     let runs = ["on", "off"].map(|switch| {
-        let mut profiler = Profiler::new().args(["-i", "50ms", "--sparse", switch]);
+        let mut profiler =
+            Profiler::new().args(["-i", "50ms", "--sparse", switch, "--checkpoint", "200ms"]);
         for process in &processes {
             profiler = profiler.pid(process.pid());
         }
@@ -105,6 +106,24 @@ fn figures_are_those_of_a_full_recording() {
     }
     let run = data[0].path().to_str().expect("UTF-8");
     assert_plots_equal_their_sql(run, &["memory", "thread-time"]);
+    lose_rows(&data[0], "usage");
+    assert_sums_are_the_same(&data[0], "usage", "usage_filled");
+    assert_exported(&data[0], "usage", "usage_filled");
+}
+
+/// Removes every third file of a table.
+fn lose_rows(data: &Dataset, table: &str) {
+    let hosts = std::fs::read_dir(data.path().join(table)).expect("the table");
+    let host = hosts.flatten().next().expect("a host").path();
+    let files = std::fs::read_dir(host).expect("the files").flatten();
+    let mut files: Vec<_> = files.map(|file| file.path()).collect();
+    files.sort_unstable();
+    let lost = files.chunks_exact(3).map(|files| &files[1]);
+    let lost: Vec<_> = lost.collect();
+    assert!(!lost.is_empty(), "{files:?}");
+    for file in lost {
+        std::fs::remove_file(file).expect("removed");
+    }
 }
 
 /// Processes that sleep until the profiler is killed have a row at its last sample.
