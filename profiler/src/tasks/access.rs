@@ -52,7 +52,7 @@ impl TaskTable {
     /// target.
     pub fn other_user(&self, accounts: &[u32]) -> Option<u32> {
         let viewer = self.viewer.as_ref()?;
-        let mut users = self.processes.values().map(|process| process.uid);
+        let mut users = self.processes.all().map(|process| process.uid);
         users.find(|uid| *uid != viewer.uid && !accounts.contains(uid))
     }
 
@@ -61,7 +61,7 @@ impl TaskTable {
         let Some(viewer) = &mut self.viewer else {
             return;
         };
-        for process in self.processes.values_mut() {
+        for process in self.processes.awake_mut() {
             process.access = viewer.access(process);
             if process.end.is_some() && process.access == Access::Full {
                 viewer.ended.insert(process.id, ());
@@ -75,7 +75,7 @@ impl TaskTable {
             return;
         };
         let processes = &self.processes;
-        let access = |id: ProcessId| match processes.get(&id) {
+        let access = |id: ProcessId| match processes.get(id) {
             Some(process) => process.access,
             None if viewer.ended.contains(&id) => Access::Full,
             None => Access::None,
@@ -119,10 +119,7 @@ impl Row {
 mod tests {
     use std::path::Path;
 
-    use super::{
-        super::{counters::CpuTime, process::entry},
-        *,
-    };
+    use super::{super::counters::CpuTime, *};
     use crate::{host::Host, support::clock::Clock};
 
     fn table(uid: u32) -> TaskTable {
@@ -131,7 +128,7 @@ mod tests {
         let mut tasks = TaskTable::without_reader(&host, Clock::new());
         tasks.show_only_to(uid);
         for (pid, uid, is_private) in [(1, 7, false), (2, 7, true), (3, 8, false), (4, 0, true)] {
-            let process = entry(&mut tasks.processes, id(pid), 0);
+            let process = tasks.processes.entry(id(pid), 0);
             (process.uid, process.is_private) = (uid, is_private);
             let mut row = row(id(pid));
             (row.increase.oncpu, row.increase.rchar) = (5, 6);

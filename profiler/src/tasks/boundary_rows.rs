@@ -18,7 +18,7 @@ impl TaskTable {
         let selected = marked.map(|pids| self.process_trees(pids));
         let selected = selected.as_ref();
         if std::mem::replace(&mut self.any_deferred, selected.is_some()) || selected.is_some() {
-            for process in self.processes.values_mut() {
+            for process in self.processes.awake_mut() {
                 let is_selected = selected.is_none_or(|selected| selected.contains(&process.id));
                 process.deferred_ns = if is_selected { 0 } else { process.interval_ns };
             }
@@ -45,11 +45,11 @@ impl TaskTable {
         let key = |id| process_key(&self.clock, id);
         let roots: HashSet<_> = self
             .processes
-            .values()
+            .all()
             .filter(|process| process.end.is_some() || pids.contains(&process.id.pid))
             .map(|process| key(process.id))
             .collect();
-        let ids = self.processes.keys().copied();
+        let ids = self.processes.all().map(|process| process.id);
         ids.filter(|id| {
             self.process_tree
                 .ancestry(key(*id))

@@ -32,7 +32,7 @@ impl TaskTable {
     pub(super) fn cmdline_budget(&self) -> Budget {
         let mut budget = Budget::new(CMDLINE_BYTES);
         let mut seen = HashSet::new();
-        for process in self.processes.values() {
+        for process in self.processes.all() {
             // A child shares the command line of its parent.
             if let Some(cmdline) = &process.description.cmdline
                 && cmdline.is_long()
@@ -80,7 +80,7 @@ impl TaskTable {
     /// The next processes whose names are read: first those that have run.
     fn next_batch(&mut self, now: Instant, last: bool) -> Vec<Request> {
         let (mut batch, mut idle) = (Vec::new(), Vec::new());
-        let processes = self.processes.values_mut();
+        let processes = self.processes.awake_mut();
         for process in processes.filter(|process| !process.described) {
             if process.access == Access::None {
                 process.described = true;
@@ -119,7 +119,7 @@ impl TaskTable {
 
     fn receive_names(&mut self, timeout: Duration) {
         for (id, names) in self.identity_worker.receive(timeout) {
-            let Some(process) = self.processes.get_mut(&id) else {
+            let Some(process) = self.processes.get_mut(id) else {
                 continue;
             };
             let (numbers, cmdlines) = (&mut self.job_numbers, &mut self.cmdlines);
@@ -135,10 +135,7 @@ impl TaskTable {
 mod tests {
     use std::path::Path;
 
-    use super::{
-        super::{ProcessId, process::entry},
-        *,
-    };
+    use super::{super::ProcessId, *};
     use crate::{host::Host, support::clock::Clock};
 
     /// 64 of the idle ones in a second.
@@ -152,7 +149,7 @@ mod tests {
                 pid,
                 start_boottime: 1,
             };
-            let process = entry(&mut tasks.processes, id, 0);
+            let process = tasks.processes.entry(id, 0);
             process.in_run.oncpu = u64::from(pid <= 3);
         }
         let begin = Instant::now();
@@ -160,7 +157,7 @@ mod tests {
             let batch = tasks.next_batch(begin + Duration::from_millis(ms), last);
             let ran = batch.iter().filter(|(id, _)| id.pid <= 3).count();
             for (id, _) in &batch {
-                let process = tasks.processes.get_mut(id);
+                let process = tasks.processes.get_mut(*id);
                 process.expect("one of them").described = true;
             }
             (ran, batch.len())

@@ -20,7 +20,7 @@ impl TaskTable {
         };
         let (host, epochs) = (&self.host, self.epochs);
         self.any_undescribed = false;
-        self.processes.retain(|id, process| {
+        self.processes.retain_awake(|process| {
             self.any_undescribed |= !process.described;
             if process.seen_in == 0 || process.is_left_out() {
                 process.seen_in = epochs;
@@ -34,7 +34,7 @@ impl TaskTable {
                 status: None,
             });
             process.changed = true;
-            epochs_max == 1 || !identity::is_alive(&host.procfs, *id)
+            epochs_max == 1 || !identity::is_alive(&host.procfs, process.id)
         });
     }
 
@@ -44,18 +44,26 @@ impl TaskTable {
         // The sum that was received at a boundary is in the row of the next sample.
         let at_boundary = self.read_at != self.sampled_at;
         self.pss = pss.or(self.pss.filter(|_| at_boundary));
-        let mut new = Vec::new();
-        (self.rss, self.left_out_rss) = (0, None);
+        for id in details.keys() {
+            self.processes.wake(*id);
+        }
+        let (mut new, mut asleep) = (Vec::new(), Vec::new());
+        self.left_out_rss = self.processes.asleep_rss();
+        self.rss = self.left_out_rss.unwrap_or(0);
         let sparse = self.sparse.as_ref().filter(|_| !all);
         self.missed.clear();
         self.users.clear();
+        self.users.extend(self.processes.asleep_users());
         let mut last_user = None;
-        for process in self.processes.values_mut() {
+        for process in self.processes.awake_mut() {
             let sparse = sparse.filter(|_| process.is_left_out());
             let row = if sparse.is_some_and(|sparse| !sparse.needs(process, &details)) {
                 process.skip(now);
                 let rss = process.gauges.memory.map(|memory| memory.rss);
                 self.left_out_rss = sum_of_known([self.left_out_rss, rss]);
+                if process.described {
+                    asleep.push(process.id);
+                }
                 None
             } else {
                 process.remain_idle(self.reading_clock);
@@ -92,6 +100,9 @@ impl TaskTable {
             }
         }
         self.process_tree.add(&new, &self.processes, &self.clock);
+        for id in asleep {
+            self.processes.set_aside(id);
+        }
     }
 }
 

@@ -45,7 +45,7 @@ impl TaskTable {
     pub(super) fn update_job_users(&mut self, first: bool) {
         self.jobs_have_cgroups |= first && job::has_jobs(&self.host);
         for id in &self.touched {
-            let Some(process) = self.processes.get(id) else {
+            let Some(process) = self.processes.get(*id) else {
                 continue;
             };
             if job::is_step_daemon(process.uid, &process.description.comm) {
@@ -64,10 +64,7 @@ impl TaskTable {
 mod tests {
     use std::path::Path;
 
-    use super::{
-        super::{ProcessId, process::entry},
-        *,
-    };
+    use super::{super::ProcessId, *};
     use crate::{
         host::Host,
         job::{JobEnvironment, cgroup_path},
@@ -85,17 +82,17 @@ mod tests {
             pid,
             start_boottime: 1,
         };
-        let script = entry(&mut tasks.processes, id(1), 0);
+        let script = tasks.processes.entry(id(1), 0);
         let cgroup = cgroup_path::identify("/slurm/uid_0/job_7").expect("a job");
         script.description.job.set_cgroup(&cgroup, "7".into());
-        let short = entry(&mut tasks.processes, id(2), 0);
+        let short = tasks.processes.entry(id(2), 0);
         let variables = ["SLURM_JOB_ID=7", "SLURM_STEP_ID=0"].map(str::as_bytes);
         let environment = JobEnvironment::parse(variables.into_iter());
         short.description.job.set_environment(&environment);
-        assert!(!tasks.processes[&id(1)].described);
-        let job = |tasks: &TaskTable| tasks.job_of(&tasks.processes[&id(2)]);
+        assert!(!tasks.get(id(1)).expect("a process").described);
+        let job = |tasks: &TaskTable| tasks.job_of(tasks.get(id(2)).expect("a process"));
         assert_eq!(job(&tasks), None);
-        tasks.touched = tasks.processes.keys().copied().collect();
+        tasks.touched = vec![id(1), id(2)];
         tasks.update_job_users(false);
         assert_eq!(job(&tasks), Some(("7".into(), Method::Environment)));
     }

@@ -27,6 +27,7 @@ pub mod per_key;
 mod perf_records;
 mod process;
 mod process_id;
+mod processes;
 pub mod process_tree;
 mod readings;
 mod row;
@@ -57,8 +58,8 @@ pub use self::{
 use self::{
     access::Viewer,
     identity_worker::IdentityWorker,
-    process::Processes,
     process_tree::{ProcessTree, process_key},
+    processes::Processes,
     slow_fields_reader::DetailsReader,
     sparse::SparseRows,
 };
@@ -204,7 +205,7 @@ impl TaskTable {
             rss: 0,
             any_undescribed: false,
             idle_names_at: None,
-            processes: Processes::new(),
+            processes: Processes::default(),
             reader,
             details: DetailsReader::new(host),
             host: host.clone(),
@@ -252,12 +253,12 @@ impl TaskTable {
 
     /// The process with this identity.
     pub fn get(&self, id: ProcessId) -> Option<&Process> {
-        self.processes.get(&id).map(Box::as_ref)
+        self.processes.get(id)
     }
 
     /// All live processes, and those that ended since the previous sample.
     pub fn iter(&self) -> impl Iterator<Item = &Process> {
-        self.processes.values().map(Box::as_ref)
+        self.processes.all()
     }
 
     /// Number of processes that [`Self::iter`] returns.
@@ -301,11 +302,15 @@ impl TaskTable {
             }
             Reader::None => return Ok(()),
         };
+        let all = self.needs_all_rows(now, moment);
+        if all {
+            self.processes.wake_all();
+        }
         self.close_missing(now);
         self.update_access();
         self.update_names(first, last);
-        let all = self.needs_all_rows(now, moment);
         self.publish(now, all, last);
+        self.processes.end_reading(now);
         self.read_at = now;
         self.read_per_key(now, first, last)?;
         self.details.update(&self.processes, self.rss);
@@ -318,7 +323,7 @@ impl TaskTable {
     fn begin_epoch(&mut self) {
         for id in self.ended.drain(..) {
             self.process_tree.end(process_key(&self.clock, id));
-            self.processes.remove(&id);
+            self.processes.remove(id);
         }
         self.touched.clear();
         self.rows.clear();
@@ -360,7 +365,7 @@ impl TaskTable {
     fn collect_changed(&mut self, last: bool) {
         let processes = &self.processes;
         let is_ready = |id: &&ProcessId| {
-            let process = processes.get(*id);
+            let process = processes.get(**id);
             process.is_some_and(|process| {
                 let is_known = process.described && process.read_at.is_some();
                 is_known || process.end.is_some() || last

@@ -14,7 +14,7 @@ use super::{
     counters::{Latency, LatencySum, add_latency},
     dirtiers::Dirtiers,
     disks::Disks,
-    process::Processes,
+    processes::Processes,
 };
 use crate::bpf::{BpfError, KernelMap, Programs};
 
@@ -191,7 +191,7 @@ impl Reading<'_> {
         let Some(id) = owner(key) else {
             return Action::Read(interval(false));
         };
-        let Some(process) = self.processes.get(&id) else {
+        let Some(process) = self.processes.get(id) else {
             return if id.start_boottime > self.boottime && !self.last {
                 Action::Leave
             } else {
@@ -200,7 +200,7 @@ impl Reading<'_> {
             };
         };
         let interval = Interval {
-            ns: process.interval_ns,
+            ns: self.processes.interval_ns(id).unwrap_or(self.interval_ns),
             is_complete: process.started_in_run,
         };
         if process.end.is_some() || self.ended_threads.contains(&(id, key.tid)) {
@@ -352,8 +352,8 @@ where
             |row, later| M::Counters::add(&mut row.increase, &later.increase),
         );
         for row in &mut self.rows {
-            let process = row.id.and_then(|id| processes.get(&id));
-            row.interval_ns = process.map_or(interval_ns, |process| process.interval_ns);
+            let of_process = row.id.and_then(|id| processes.interval_ns(id));
+            row.interval_ns = of_process.unwrap_or(interval_ns);
         }
         self.rows.sort_by_key(row_key);
     }

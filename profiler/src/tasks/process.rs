@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use profiler_ebpf::{
     event::{Fork, ProcessEntry},
     record::{self, ProcessRecord, ThreadRecord, Totals, Unchanged, state},
@@ -14,6 +13,7 @@ use super::{
     gauges::{Gauges, Memory, state_letter},
     identity::{self, Description},
     process_id::ProcessId,
+    processes::Processes,
     threads::{ThreadGroup, Threads},
 };
 use crate::support::clock::Clock;
@@ -106,20 +106,11 @@ pub struct Process {
     pub(super) gauges: Gauges,
 }
 
-/// The processes of a target.
-pub(super) type Processes = HashMap<ProcessId, Box<Process>>;
-
 /// Values of the current reading so far.
 #[derive(Debug, Default)]
 pub(super) struct CurrentReading {
     pub(super) totals: Totals,
     pub(super) runqueue: LatencySum,
-}
-
-/// The entry of a process, created if missing.
-pub(super) fn entry(processes: &mut Processes, id: ProcessId, now: u64) -> &mut Process {
-    let new = || Box::new(Process::new(id, now));
-    processes.entry(id).or_insert_with(new)
 }
 
 /// Adds the child of a fork, which inherits the names of its parent.
@@ -129,10 +120,10 @@ pub(super) fn on_fork(processes: &mut Processes, clock: &Clock, fork: &Fork) {
         start_boottime: fork.parent_start_boottime,
     };
     let inherited = processes
-        .get(&parent)
+        .get(parent)
         .map(|parent| (parent.described, parent.description.clone()));
     let started = clock.monotonic_of_boottime(fork.start_boottime);
-    let process = entry(processes, fork.into(), started);
+    let process = processes.entry(fork.into(), started);
     process.started_in_run = true;
     process.ppid = fork.ppid;
     process.parent = Some(parent);
@@ -158,7 +149,7 @@ impl CurrentReading {
 
 impl Process {
     /// A process of which nothing is known, followed since `now`.
-    fn new(id: ProcessId, now: u64) -> Self {
+    pub(super) fn new(id: ProcessId, now: u64) -> Self {
         Self {
             id,
             ppid: 0,

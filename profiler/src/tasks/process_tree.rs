@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::{ProcessId, process::Processes};
+use super::{ProcessId, processes::Processes};
 use crate::support::clock::Clock;
 
 /// Key of a process in tables: `pid` and `start_ts`, the latter in µs of wall clock.
@@ -33,7 +33,7 @@ impl ProcessTree {
     /// Adds processes. Those that left the target and have come back are members already.
     pub(super) fn add(&mut self, new: &[ProcessId], processes: &Processes, clock: &Clock) {
         let key = |id| process_key(clock, id);
-        let new = new.iter().filter_map(|id| processes.get(id));
+        let new = new.iter().filter_map(|id| processes.get(*id));
         let mut new: Vec<_> = new
             .filter(|process| !self.members.contains_key(&key(process.id)))
             .collect();
@@ -43,7 +43,12 @@ impl ProcessTree {
         for process in new {
             let parent = process.parent.or_else(|| {
                 // A process from before the run: its present parent.
-                let index = || processes.keys().map(|other| (other.pid, *other)).collect();
+                let index = || {
+                    processes
+                        .all()
+                        .map(|other| (other.id.pid, other.id))
+                        .collect()
+                };
                 let parent = *by_pid.get_or_insert_with(index).get(&process.ppid)?;
                 (parent.start_boottime <= process.id.start_boottime && parent != process.id)
                     .then_some(parent)
@@ -93,7 +98,7 @@ impl ProcessTree {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::process::entry, *};
+    use super::*;
 
     fn id(pid: u32) -> ProcessId {
         ProcessId {
@@ -106,9 +111,9 @@ mod tests {
     fn processes_that_come_back_are_counted_once() {
         let clock = Clock::new();
         let key = |pid| process_key(&clock, id(pid));
-        let mut processes = Processes::new();
-        entry(&mut processes, id(1), 0);
-        entry(&mut processes, id(2), 0).parent = Some(id(1));
+        let mut processes = Processes::default();
+        processes.entry(id(1), 0);
+        processes.entry(id(2), 0).parent = Some(id(1));
         let mut tree = ProcessTree::default();
         for new in [&[id(1), id(2)][..], &[id(2)], &[id(1)]] {
             tree.add(new, &processes, &clock);

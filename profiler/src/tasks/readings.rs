@@ -4,12 +4,8 @@ use anyhow::{Context as _, Result};
 use profiler_ebpf::record::wait;
 
 use super::{
-    End, ProcessId, Reader, Row, TaskTable,
-    counters::LatencySum,
-    lifecycle::Change,
-    process::{entry, on_fork},
-    procfs_reader::Observed,
-    threads::ReadingTime,
+    End, ProcessId, Reader, Row, TaskTable, counters::LatencySum, lifecycle::Change,
+    process::on_fork, procfs_reader::Observed, threads::ReadingTime,
 };
 use crate::{
     bpf::{Event, Reading as BpfReading, Record},
@@ -40,17 +36,20 @@ impl TaskTable {
     /// differs, some have left the target, or a record was lost: the others are read.
     fn apply_idle(&mut self, reading: BpfReading, time: ReadingTime) -> Result<()> {
         self.reading_clock = reading.clock;
-        let left_out = self.processes.values().filter(|one| one.is_left_out());
-        if left_out.count() as u64 == reading.idle {
+        let left_out = self.processes.awake().filter(|one| one.is_left_out());
+        let left_out = left_out.count() + self.processes.asleep();
+        if left_out as u64 == reading.idle {
+            self.processes.leave_out(self.epochs);
             return Ok(());
         }
+        self.processes.wake_all();
         if let Reader::Bpf(programs) = &mut self.reader {
             programs
                 .sample_idle()
                 .context("reading the tasks that were left out")?;
         }
         self.apply_records(reading, time);
-        for process in self.processes.values_mut() {
+        for process in self.processes.awake_mut() {
             if process.is_left_out() {
                 process.idle_since = None;
             }
@@ -85,7 +84,7 @@ impl TaskTable {
                 }
                 Event::Fork(fork) => on_fork(processes, &self.clock, &fork),
                 Event::Exec(exec, args) => {
-                    let process = entry(processes, (&*exec).into(), time.now);
+                    let process = processes.entry((&*exec).into(), time.now);
                     process.uid = exec.uid;
                     process.is_private = exec.permissions.hide_process(true);
                     process.on_exec(exec.max_rss, self.page);
@@ -101,7 +100,7 @@ impl TaskTable {
                 }
                 Event::Environment(environment) => {
                     // The exec came before; without its event, the process can be unknown.
-                    if let Some(process) = processes.get_mut(&ProcessId::from(&*environment)) {
+                    if let Some(process) = processes.get_mut((&*environment).into()) {
                         let description = &mut process.description;
                         let needs_names = description.on_environment(&self.host, &environment);
                         process.described &= !needs_names;
@@ -128,26 +127,26 @@ impl TaskTable {
                 Record::Process(record) => {
                     let id = record.into();
                     current = Some(id);
-                    let process = entry(processes, id, reading.monotonic_ns);
+                    let process = processes.entry(id, reading.monotonic_ns);
                     process.seen_in = self.epochs;
                     process.apply_record(record, self.page);
                 }
                 Record::Unchanged(record) => {
-                    let Some(process) = processes.get_mut(&ProcessId::from(record)) else {
+                    let Some(process) = processes.get_mut(record.into()) else {
                         continue;
                     };
                     process.seen_in = self.epochs;
                     process.apply_unchanged(record, reading.clock, self.page);
                 }
                 Record::Ended(usage) => {
-                    if let Some(process) = current.and_then(|id| processes.get_mut(&id)) {
+                    if let Some(process) = current.and_then(|id| processes.get_mut(id)) {
                         process.current.totals.add(&usage.totals);
                         process.current.runqueue.add(&usage.runqueue, reading.epoch);
                     }
                 }
                 Record::Thread(record) => {
                     let id = ProcessId::from(record);
-                    let Some(process) = processes.get_mut(&id) else {
+                    let Some(process) = processes.get_mut(id) else {
                         continue;
                     };
                     process.apply_thread(record);
@@ -165,7 +164,7 @@ impl TaskTable {
                     let Some((id, record)) = thread.take() else {
                         continue;
                     };
-                    let Some(process) = processes.get_mut(&id) else {
+                    let Some(process) = processes.get_mut(id) else {
                         continue;
                     };
                     let add_to = |waits: &mut LatencySum| {
@@ -193,12 +192,12 @@ impl TaskTable {
         for event in exits {
             match event {
                 Event::Exit(exit) => {
-                    let process = entry(&mut self.processes, (&*exit).into(), time.now);
+                    let process = self.processes.entry((&*exit).into(), time.now);
                     process.on_exit(&exit, self.page, reading.epoch);
                 }
                 Event::ThreadEnd(end) => {
                     let id = ProcessId::from(&*end);
-                    let process = entry(&mut self.processes, id, time.now);
+                    let process = self.processes.entry(id, time.now);
                     let group = process.thread_group();
                     let row = process.threads.last_row(group, &end, reading.epoch, time);
                     self.ended_threads.insert((id, end.tid));
@@ -244,7 +243,7 @@ impl TaskTable {
             self.reading_time(tick.monotonic_ns, last),
         );
         for (id, at) in ends {
-            let Some(process) = self.processes.get_mut(&id) else {
+            let Some(process) = self.processes.get_mut(id) else {
                 continue;
             };
             if process.seen_in != self.epochs {
@@ -267,7 +266,7 @@ impl TaskTable {
             match change {
                 Change::Start(fork) => on_fork(&mut self.processes, &self.clock, &fork),
                 Change::Exec(id, comm) => {
-                    let process = entry(&mut self.processes, id, now);
+                    let process = self.processes.entry(id, now);
                     process.description.on_recorded_exec(&comm);
                     process.on_exec(0, self.page);
                     process.described = false;
@@ -282,7 +281,7 @@ impl TaskTable {
     fn apply_observed(&mut self, processes: Vec<Observed>, first: bool, time: ReadingTime) {
         for observed in processes {
             let id = ProcessId::from(&observed.process);
-            let process = entry(&mut self.processes, id, time.now);
+            let process = self.processes.entry(id, time.now);
             // Start times in /proc are rounded to clock ticks.
             process.started_in_run |= !first && process.read_at.is_none() && {
                 let started = self.clock.monotonic_of_boottime(id.start_boottime);

@@ -17,7 +17,7 @@ use hashbrown::HashMap;
 
 use super::{
     Access, Process, ProcessId,
-    process::Processes,
+    processes::Processes,
     slow_fields::{self, Descriptors, Details},
 };
 use crate::{host::Host, privileges, procfs::smaps_rollup, support::worker::Worker};
@@ -285,7 +285,7 @@ fn read(
 /// Live processes with an address space.
 fn with_memory(processes: &Processes) -> impl Iterator<Item = Subject> {
     let shown = |process: &&Process| process.end.is_none() && process.access == Access::Full;
-    let living = processes.values().map(Box::as_ref).filter(shown);
+    let living = processes.all().filter(shown);
     living.filter_map(|process| {
         Some(Subject {
             rss: process.gauges.memory?.rss,

@@ -195,11 +195,7 @@ fn filled(
 
 /// When samples were: in the first table of a host with rows at every sample, else in the rows of this
 /// one.
-fn samples(
-    name: &str,
-    tables: &BTreeMap<String, FileColumns>,
-    schema: &DatasetSchema,
-) -> String {
+fn samples(name: &str, tables: &BTreeMap<String, FileColumns>, schema: &DatasetSchema) -> String {
     let of_samples = schema
         .tables()
         .filter(|table| table.every_tick && tables.contains_key(table.name))
