@@ -53,6 +53,7 @@ mod roofline;
 mod run_end;
 mod run_queue;
 mod run_table;
+mod sample_cost;
 mod samples;
 mod scenarios;
 mod sched;

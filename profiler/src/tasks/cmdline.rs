@@ -31,6 +31,13 @@ impl Cmdline {
         }
     }
 
+    /// Whether the command line of these arguments can be long.
+    pub fn can_be_long(args: &[u8]) -> bool {
+        // The replacement of an invalid byte has three.
+        args.len() > Self::SHORT_MAX
+            || args.len() > Self::SHORT_MAX / 3 && std::str::from_utf8(args).is_err()
+    }
+
     /// Arguments, joined by spaces.
     pub fn joined(&self) -> String {
         self.args.replace('\0', " ")

@@ -117,6 +117,13 @@ impl Names {
     }
 }
 
+impl Names {
+    /// Whether the command line needs a budget.
+    pub(super) fn has_long_cmdline(&self) -> bool {
+        self.cmdline.as_ref().is_some_and(Cmdline::is_long)
+    }
+}
+
 /// Cgroup of a process.
 #[derive(Debug, Default)]
 struct Cgroup {

@@ -49,7 +49,6 @@ impl TaskTable {
         if !self.any_undescribed && self.identity_worker.is_idle() {
             return;
         }
-        self.cmdlines = self.cmdline_budget();
         let begin = Instant::now();
         self.receive_names(Duration::ZERO);
         loop {
@@ -93,11 +92,21 @@ impl TaskTable {
                 batch.push((process.id, process.uid));
             }
         }
+        let is_due = self.idle_names_at.is_none_or(|at| now - at >= IDLE_PERIOD);
+        if is_due || last {
+            let asleep = self.processes.asleep_undescribed();
+            let missing = (identity_worker::BATCH_MAX + 1).saturating_sub(idle.len());
+            idle.extend(
+                asleep
+                    .take(missing)
+                    .map(|process| (process.id, process.uid)),
+            );
+        }
         let room = identity_worker::BATCH_MAX - batch.len();
         if idle.len() <= room || last {
             idle.truncate(room);
             batch.append(&mut idle);
-        } else if self.idle_names_at.is_none_or(|at| now - at >= IDLE_PERIOD) {
+        } else if is_due {
             let most = self.idle_names_at.map_or(room, |_| IDLE_MAX);
             idle.truncate(most.min(room));
             batch.append(&mut idle);
@@ -118,7 +127,11 @@ impl TaskTable {
     }
 
     fn receive_names(&mut self, timeout: Duration) {
-        for (id, names) in self.identity_worker.receive(timeout) {
+        let received = self.identity_worker.receive(timeout);
+        if received.iter().any(|(_, names)| names.has_long_cmdline()) {
+            self.cmdlines = self.cmdline_budget();
+        }
+        for (id, names) in received {
             let Some(process) = self.processes.get_mut(id) else {
                 continue;
             };

@@ -19,7 +19,7 @@ impl TaskTable {
             1
         };
         let (host, epochs) = (&self.host, self.epochs);
-        self.any_undescribed = false;
+        self.any_undescribed = self.processes.any_asleep_undescribed();
         self.processes.retain_awake(|process| {
             self.any_undescribed |= !process.described;
             if process.seen_in == 0 || process.is_left_out() {
@@ -61,9 +61,7 @@ impl TaskTable {
                 process.skip(now);
                 let rss = process.gauges.memory.map(|memory| memory.rss);
                 self.left_out_rss = sum_of_known([self.left_out_rss, rss]);
-                if process.described {
-                    asleep.push(process.id);
-                }
+                asleep.push(process.id);
                 None
             } else {
                 process.remain_idle(self.reading_clock);

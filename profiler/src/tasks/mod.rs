@@ -261,6 +261,16 @@ impl TaskTable {
         self.processes.all()
     }
 
+    /// All processes but those that sleep and have no row.
+    pub fn awake(&self) -> impl Iterator<Item = &Process> {
+        self.processes.awake()
+    }
+
+    /// Processes that ended since the previous sample.
+    pub fn ended(&self) -> impl Iterator<Item = &Process> {
+        self.awake().filter(|process| process.end.is_some())
+    }
+
     /// Number of processes that [`Self::iter`] returns.
     pub fn count(&self) -> usize {
         self.processes.len()

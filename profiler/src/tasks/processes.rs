@@ -15,6 +15,8 @@ pub struct Processes {
     rss: Option<u64>,
     /// Numbers of those asleep, by real uid.
     users: HashMap<u32, usize>,
+    /// Number of those asleep whose names are missing.
+    undescribed: usize,
     /// Epoch of the last reading that left out those asleep.
     left_out_in: u32,
     /// Begin of the last reading, ns of `CLOCK_MONOTONIC`.
@@ -69,6 +71,18 @@ impl Processes {
         self.rss
     }
 
+    /// Whether names of one asleep are missing.
+    pub(super) fn any_asleep_undescribed(&self) -> bool {
+        self.undescribed != 0
+    }
+
+    /// Those asleep whose names are missing.
+    pub(super) fn asleep_undescribed(&self) -> impl Iterator<Item = &Process> {
+        let asleep = self.asleep.values().map(Box::as_ref);
+        let undescribed = asleep.filter(|process| !process.described);
+        undescribed.take(self.undescribed)
+    }
+
     /// Real uids of those asleep.
     pub(super) fn asleep_users(&self) -> impl Iterator<Item = u32> {
         self.users.keys().copied()
@@ -105,6 +119,7 @@ impl Processes {
         let rss = process.gauges.memory.map(|memory| memory.rss);
         self.rss = sum_of_known([self.rss, rss]);
         *self.users.entry(process.uid).or_default() += 1;
+        self.undescribed += usize::from(!process.described);
         self.asleep.insert(id, process);
     }
 
@@ -118,6 +133,7 @@ impl Processes {
         };
         let rss = process.gauges.memory.map_or(0, |memory| memory.rss);
         self.rss = self.rss.map(|sum| sum.saturating_sub(rss));
+        self.undescribed -= usize::from(!process.described);
         if let Some(count) = self.users.get_mut(&process.uid) {
             *count -= 1;
             if *count == 0 {
@@ -131,7 +147,7 @@ impl Processes {
         for (_, process) in std::mem::take(&mut self.asleep) {
             self.add_awake(process);
         }
-        self.rss = None;
+        (self.rss, self.undescribed) = (None, 0);
         self.users.clear();
     }
 
@@ -150,5 +166,67 @@ impl Processes {
     pub(super) fn end_reading(&mut self, now: u64) {
         self.interval_ns = now.saturating_sub(self.read_at);
         self.read_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::Memory;
+
+    fn id(pid: u32) -> ProcessId {
+        ProcessId {
+            pid,
+            start_boottime: 1,
+        }
+    }
+
+    fn sums(processes: &Processes) -> (usize, Option<u64>, Vec<u32>, usize) {
+        let mut users: Vec<u32> = processes.asleep_users().collect();
+        users.sort_unstable();
+        let undescribed = processes.asleep_undescribed().count();
+        (
+            processes.asleep(),
+            processes.asleep_rss(),
+            users,
+            undescribed,
+        )
+    }
+
+    #[test]
+    fn those_asleep_are_counted_and_come_back_with_the_last_reading() {
+        let mut processes = Processes::default();
+        for pid in 1..=3 {
+            let process = processes.entry(id(pid), 0);
+            process.uid = pid % 2;
+            process.described = pid != 3;
+            process.interval_ns = 5;
+            process.gauges.memory = (pid != 1).then(|| Memory {
+                rss: u64::from(pid),
+                ..Memory::default()
+            });
+        }
+        assert_eq!(sums(&processes), (0, None, vec![], 0));
+        processes.end_reading(1000);
+        processes.leave_out(7);
+        processes.end_reading(1400);
+        for pid in 1..=4 {
+            processes.set_aside(id(pid));
+        }
+        assert_eq!(sums(&processes), (3, Some(5), vec![0, 1], 1));
+        assert_eq!((processes.len(), processes.awake().count()), (3, 0));
+        assert_eq!(processes.interval_ns(id(2)), Some(400));
+        let woken = processes.get_mut(id(2)).expect("known");
+        assert_eq!((woken.seen_in, woken.read_at), (7, Some(1400)));
+        assert_eq!(processes.interval_ns(id(2)), Some(5));
+        assert_eq!(sums(&processes), (2, Some(3), vec![1], 1));
+        processes.wake_all();
+        assert_eq!(sums(&processes), (0, None, vec![], 0));
+        assert_eq!((processes.len(), processes.awake().count()), (3, 3));
+        assert!(
+            processes
+                .get(id(3))
+                .is_some_and(|process| process.seen_in == 7)
+        );
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use profiler_ebpf::record::wait;
 
 use super::{
-    End, ProcessId, Reader, Row, TaskTable, counters::LatencySum, lifecycle::Change,
+    Cmdline, End, ProcessId, Reader, Row, TaskTable, counters::LatencySum, lifecycle::Change,
     process::on_fork, procfs_reader::Observed, threads::ReadingTime,
 };
 use crate::{
@@ -69,8 +69,9 @@ impl TaskTable {
     /// Applies forks, execs and environments, and returns the exits. Exits after the begin of the
     /// reading belong to the next one.
     fn apply_starts(&mut self, time: ReadingTime) -> Vec<Event> {
-        let is_exec = |event: &Event| matches!(event, Event::Exec(..));
-        if self.events.iter().any(is_exec) {
+        let needs_budget =
+            |event: &Event| matches!(event, Event::Exec(_, args) if Cmdline::can_be_long(args));
+        if self.events.iter().any(needs_budget) {
             self.cmdlines = self.cmdline_budget();
         }
         let mut exits = Vec::new();

@@ -160,11 +160,12 @@ pub fn long(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
 
 /// Programs that end-to-end tests start.
 fn obtain_programs() -> Result<()> {
-    const READERS: [(&str, &str); 4] = [
+    const READERS: [(&str, &str); 5] = [
         ("perf", "linux-perf"),
         ("bpftrace", "bpftrace"),
         ("jq", "jq"),
         ("ss", "iproute2"),
+        ("valgrind", "valgrind"),
     ];
     apt::obtain(&READERS, "independent readers of the same values")?;
     apt::obtain(&[("c++", "g++")], "a C++ program that sends marks")

@@ -56,7 +56,7 @@ impl Neighbours {
     /// Notes the parents of the processes of the target.
     pub(super) fn add_parents(&mut self, tasks: &TaskTable) {
         self.parents
-            .extend(tasks.iter().map(|process| process.ppid));
+            .extend(tasks.awake().map(|process| process.ppid));
     }
 
     /// CPU time since the previous reading by name, the longest first.

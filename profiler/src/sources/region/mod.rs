@@ -279,7 +279,7 @@ impl Marked {
     fn end_with_their_processes(&mut self, ctx: &TickContext<'_>) {
         let ends: HashMap<ProcessKey, u64> = ctx
             .tasks
-            .iter()
+            .ended()
             .filter_map(|process| {
                 Some((process_key(&ctx.tasks.clock, process.id), process.end?.at))
             })

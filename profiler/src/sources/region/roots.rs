@@ -78,7 +78,7 @@ impl Roots {
         }
         if !self.missed.is_empty() {
             // A process that lives on has used most of it after that reading.
-            let ended = ctx.tasks.iter().filter(|process| process.end.is_some());
+            let ended = ctx.tasks.ended();
             let ended: HashSet<ProcessKey> = ended
                 .map(|process| process_key(&ctx.tasks.clock, process.id))
                 .collect();

@@ -1,0 +1,108 @@
+//! Instructions that a sample takes, counted by Valgrind: the same ones for the same program, however
+//! busy the machine is.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use e2e::{
+    mounts::directory,
+    runs::{ProcessGroup, Profiler, wait_until},
+};
+
+/// Functions that are counted: those of a sample in the loop and in the writer.
+const COUNTED: [&str; 2] = [
+    "profiler::session::sampler::Sampler::tick",
+    "profiler::output::dataset::thread::WriterThread::write",
+];
+/// Called once per sample.
+const PER_SAMPLE: &str = "profiler::tasks::TaskTable::refresh";
+const SLEEPERS: usize = 500;
+/// Samples of which the least count is taken: others read something that is not read each time.
+const SAMPLES: usize = 8;
+/// Twice what an unoptimized program takes on a node with two CPUs.
+const INSTRUCTIONS_MAX: u64 = 8_000_000;
+
+/// Instructions between samples, in their order.
+fn counts(directory: &Path) -> Vec<u64> {
+    let files = fs::read_dir(directory).expect("a directory").flatten();
+    let numbered = files.filter_map(|file| {
+        let name = file.file_name();
+        let number = name.to_str()?.strip_prefix("callgrind.")?;
+        number.parse::<u32>().ok().zip(Some(file.path()))
+    });
+    let mut files: Vec<_> = numbered.collect();
+    files.sort_unstable();
+    let counts = files.iter().filter_map(|(_, path)| {
+        let text = fs::read_to_string(path).expect("text");
+        let total = text
+            .lines()
+            .find_map(|line| line.strip_prefix("totals: "))?;
+        Some(total.parse().expect("a number"))
+    });
+    counts.collect()
+}
+
+/// Waits for more samples, and returns the least number of instructions of the last ones.
+fn least_of_next(directory: &Path) -> u64 {
+    let before = counts(directory).len();
+    let mut all = Vec::new();
+    wait_until("samples are counted", || {
+        all = counts(directory);
+        all.len() >= before + 2 * SAMPLES
+    });
+    let last = all.split_off(all.len() - SAMPLES);
+    last.into_iter().min().expect("samples")
+}
+
+/// A process that starts as many sleeping ones as its input says. They have a real-time priority: the
+/// kernel can account others as queued although they sleep, if it moves them to another CPU before it has
+/// taken them off the queue.
+fn parent() -> ProcessGroup {
+    let script = r#"while read count; do
+        for i in $(seq $count); do sleep 1000 & done
+    done"#;
+    let mut command = Command::new("chrt");
+    command.args(["--fifo", "1", "sh", "-c", script]);
+    ProcessGroup::start(command.stdin(Stdio::piped()))
+}
+
+#[test]
+fn sleeping_processes_cost_nothing() {
+    let directory = directory();
+    let files = directory.path().join("callgrind");
+    let [tick, write] = COUNTED.map(|function| format!("--toggle-collect={function}"));
+    let wrapper = [
+        "valgrind",
+        "-q",
+        "--tool=callgrind",
+        &tick,
+        &write,
+        &format!("--dump-before={PER_SAMPLE}"),
+        &format!("--callgrind-out-file={}", files.display()),
+    ];
+    let mut parent = parent();
+    let run = Profiler::wrapped_in(&wrapper)
+        .args(["-i", "100ms", "--sparse", "on"])
+        .pid(parent.pid())
+        .start();
+    let alone = least_of_next(directory.path());
+    let mut input = parent.0.stdin.take().expect("a pipe");
+    writeln!(input, "{SLEEPERS}").expect("written");
+    let children = format!("/proc/{0}/task/{0}/children", parent.pid());
+    wait_until("all sleep", || {
+        let children = fs::read_to_string(&children).expect("the parent lives");
+        children.split_whitespace().count() == SLEEPERS
+    });
+    let with_sleepers = least_of_next(directory.path());
+    let finished = run.interrupt();
+    let processes = "SELECT count(*) FROM process";
+    assert!(finished.dataset().value::<usize>(processes) > SLEEPERS);
+    assert!(
+        with_sleepers < alone + alone / 2 && alone < INSTRUCTIONS_MAX,
+        "{with_sleepers} instructions with {SLEEPERS} sleeping processes, {alone} without"
+    );
+}
