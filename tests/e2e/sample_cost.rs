@@ -62,9 +62,9 @@ fn least_of_next(directory: &Path) -> u64 {
 /// kernel can account others as queued although they sleep, if it moves them to another CPU before it has
 /// taken them off the queue.
 fn parent() -> ProcessGroup {
-    let script = r#"while read count; do
+    let script = r"while read count; do
         for i in $(seq $count); do sleep 1000 & done
-    done"#;
+    done";
     let mut command = Command::new("chrt");
     command.args(["--fifo", "1", "sh", "-c", script]);
     ProcessGroup::start(command.stdin(Stdio::piped()))
