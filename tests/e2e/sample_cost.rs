@@ -22,7 +22,7 @@ const COUNTED: [&str; 2] = [
 const PER_SAMPLE: &str = "profiler::tasks::TaskTable::refresh";
 const SLEEPERS: usize = 500;
 /// Samples of which the least count is taken: others read something that is not read each time.
-const SAMPLES: usize = 8;
+const SAMPLES: usize = 6;
 /// Twice what an unoptimized program takes on a node with two CPUs.
 const INSTRUCTIONS_MAX: u64 = 8_000_000;
 
@@ -86,7 +86,7 @@ fn sleeping_processes_cost_nothing() {
     ];
     let mut parent = parent();
     let run = Profiler::wrapped_in(&wrapper)
-        .args(["-i", "100ms", "--sparse", "on"])
+        .args(["-i", "500ms", "--sparse", "on"])
         .pid(parent.pid())
         .start();
     let alone = least_of_next(directory.path());

@@ -96,11 +96,7 @@ impl TaskTable {
         if is_due || last {
             let asleep = self.processes.asleep_undescribed();
             let missing = (identity_worker::BATCH_MAX + 1).saturating_sub(idle.len());
-            idle.extend(
-                asleep
-                    .take(missing)
-                    .map(|process| (process.id, process.uid)),
-            );
+            idle.extend(asleep.take(missing));
         }
         let room = identity_worker::BATCH_MAX - batch.len();
         if idle.len() <= room || last {

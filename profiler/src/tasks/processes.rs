@@ -3,7 +3,6 @@
 use hashbrown::HashMap;
 
 use super::{Process, ProcessId};
-use crate::schema::read::sum_of_known;
 
 /// All processes, by identity. Those that a reading leaves out and that have no row are set aside: a
 /// reading takes no time for them.
@@ -11,12 +10,14 @@ use crate::schema::read::sum_of_known;
 pub struct Processes {
     awake: HashMap<ProcessId, Box<Process>>,
     asleep: HashMap<ProcessId, Box<Process>>,
-    /// Resident memory of those asleep, bytes; `None` if none has memory.
-    rss: Option<u64>,
+    /// Resident memory of those asleep, bytes.
+    rss: u64,
+    /// Number of those asleep that have memory.
+    with_memory: usize,
     /// Numbers of those asleep, by real uid.
     users: HashMap<u32, usize>,
-    /// Number of those asleep whose names are missing.
-    undescribed: usize,
+    /// Real uids of those asleep whose names are missing.
+    undescribed: HashMap<ProcessId, u32>,
     /// Epoch of the last reading that left out those asleep.
     left_out_in: u32,
     /// Begin of the last reading, ns of `CLOCK_MONOTONIC`.
@@ -68,19 +69,17 @@ impl Processes {
 
     /// Resident memory of those asleep, bytes; `None` if none has memory.
     pub(super) fn asleep_rss(&self) -> Option<u64> {
-        self.rss
+        (self.with_memory != 0).then_some(self.rss)
     }
 
     /// Whether names of one asleep are missing.
     pub(super) fn any_asleep_undescribed(&self) -> bool {
-        self.undescribed != 0
+        !self.undescribed.is_empty()
     }
 
-    /// Those asleep whose names are missing.
-    pub(super) fn asleep_undescribed(&self) -> impl Iterator<Item = &Process> {
-        let asleep = self.asleep.values().map(Box::as_ref);
-        let undescribed = asleep.filter(|process| !process.described);
-        undescribed.take(self.undescribed)
+    /// Those asleep whose names are missing, with their real uids.
+    pub(super) fn asleep_undescribed(&self) -> impl Iterator<Item = (ProcessId, u32)> {
+        self.undescribed.iter().map(|(id, uid)| (*id, *uid))
     }
 
     /// Real uids of those asleep.
@@ -116,10 +115,14 @@ impl Processes {
         let Some(process) = self.awake.remove(&id) else {
             return;
         };
-        let rss = process.gauges.memory.map(|memory| memory.rss);
-        self.rss = sum_of_known([self.rss, rss]);
+        if let Some(memory) = process.gauges.memory {
+            self.rss += memory.rss;
+            self.with_memory += 1;
+        }
         *self.users.entry(process.uid).or_default() += 1;
-        self.undescribed += usize::from(!process.described);
+        if !process.described {
+            self.undescribed.insert(id, process.uid);
+        }
         self.asleep.insert(id, process);
     }
 
@@ -131,9 +134,11 @@ impl Processes {
         let Some(process) = self.asleep.remove(&id) else {
             return;
         };
-        let rss = process.gauges.memory.map_or(0, |memory| memory.rss);
-        self.rss = self.rss.map(|sum| sum.saturating_sub(rss));
-        self.undescribed -= usize::from(!process.described);
+        if let Some(memory) = process.gauges.memory {
+            self.rss -= memory.rss;
+            self.with_memory -= 1;
+        }
+        self.undescribed.remove(&id);
         if let Some(count) = self.users.get_mut(&process.uid) {
             *count -= 1;
             if *count == 0 {
@@ -147,8 +152,9 @@ impl Processes {
         for (_, process) in std::mem::take(&mut self.asleep) {
             self.add_awake(process);
         }
-        (self.rss, self.undescribed) = (None, 0);
+        (self.rss, self.with_memory) = (0, 0);
         self.users.clear();
+        self.undescribed.clear();
     }
 
     fn add_awake(&mut self, mut process: Box<Process>) {
@@ -220,6 +226,8 @@ mod tests {
         assert_eq!((woken.seen_in, woken.read_at), (7, Some(1400)));
         assert_eq!(processes.interval_ns(id(2)), Some(5));
         assert_eq!(sums(&processes), (2, Some(3), vec![1], 1));
+        processes.wake(id(3));
+        assert_eq!(sums(&processes), (1, None, vec![1], 0));
         processes.wake_all();
         assert_eq!(sums(&processes), (0, None, vec![], 0));
         assert_eq!((processes.len(), processes.awake().count()), (3, 3));
