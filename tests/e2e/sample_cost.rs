@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::Write as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -26,8 +26,8 @@ const SAMPLES: usize = 6;
 /// Twice what an unoptimized program takes on a node with two CPUs.
 const INSTRUCTIONS_MAX: u64 = 8_000_000;
 
-/// Instructions between samples, in their order.
-fn counts(directory: &Path) -> Vec<u64> {
+/// Files with the instructions between two samples, in their order. The last one can be incomplete.
+fn files(directory: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(directory).expect("a directory").flatten();
     let numbered = files.filter_map(|file| {
         let name = file.file_name();
@@ -36,26 +36,22 @@ fn counts(directory: &Path) -> Vec<u64> {
     });
     let mut files: Vec<_> = numbered.collect();
     files.sort_unstable();
-    let counts = files.iter().filter_map(|(_, path)| {
-        let text = fs::read_to_string(path).expect("text");
-        let total = text
-            .lines()
-            .find_map(|line| line.strip_prefix("totals: "))?;
-        Some(total.parse().expect("a number"))
-    });
-    counts.collect()
+    files.into_iter().map(|(_, path)| path).collect()
+}
+
+fn count(file: &Path) -> u64 {
+    let text = fs::read_to_string(file).expect("text");
+    let mut lines = text.lines();
+    let total = lines.find_map(|line| line.strip_prefix("totals: "));
+    total.expect("a total").parse().expect("a number")
 }
 
 /// Waits for more samples, and returns the least number of instructions of the last ones.
 fn least_of_next(directory: &Path) -> u64 {
-    let before = counts(directory).len();
-    let mut all = Vec::new();
-    wait_until("samples are counted", || {
-        all = counts(directory);
-        all.len() >= before + 2 * SAMPLES
-    });
-    let last = all.split_off(all.len() - SAMPLES);
-    last.into_iter().min().expect("samples")
+    let enough = files(directory).len() + 2 * SAMPLES;
+    wait_until("samples are counted", || files(directory).len() > enough);
+    let last = &files(directory)[enough - SAMPLES..enough];
+    last.iter().map(|file| count(file)).min().expect("samples")
 }
 
 /// A process that starts as many sleeping ones as its input says. They have a real-time priority: the

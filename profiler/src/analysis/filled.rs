@@ -36,7 +36,7 @@ pub struct FilledRows<F> {
 
 /// What is known before the rows are filled; times are µs since 1970-01-01 UTC.
 pub struct Facts {
-    /// Times of all samples in their order; without any, those of the rows.
+    /// Times of all samples in their order.
     samples: Vec<i64>,
     /// Ends of processes.
     ends: HashMap<ProcessKey, i64>,
@@ -257,7 +257,7 @@ impl GapFinder {
 
 impl Facts {
     fn is_sample(&self, ts: i64) -> bool {
-        self.samples.is_empty() || self.samples.binary_search(&ts).is_ok()
+        self.samples.binary_search(&ts).is_ok()
     }
 
     fn samples_after(&self, ts: i64) -> &[i64] {

@@ -215,14 +215,14 @@ impl StoredRun {
         let span = times.map(|(from, to)| (from, to.saturating_add(PERIOD_US)));
         let mut samples = Vec::new();
         let mut of_samples = dataset_schema().tables().filter(|table| table.every_tick);
+        let of_samples = of_samples.find(|table| host.tables.contains(table.name));
+        let of_samples = of_samples.map_or(table, |table| table.name);
         // What cannot be read is reported by those who read the rows.
-        if let Some(table) = of_samples.find(|table| host.tables.contains(table.name)) {
-            let _ = self.read_stored(table.name, host, &["ts"], span, |batch| {
-                let all = rows::times(batch, "ts").into_iter().flatten();
-                let is_within = |ts: &i64| span.is_none_or(|(from, to)| *ts > from && *ts <= to);
-                samples.extend(all.filter(is_within));
-            });
-        }
+        let _ = self.read_stored(of_samples, host, &["ts"], span, |batch| {
+            let all = rows::times(batch, "ts").into_iter().flatten();
+            let is_within = |ts: &i64| span.is_none_or(|(from, to)| *ts > from && *ts <= to);
+            samples.extend(all.filter(is_within));
+        });
         samples.sort_unstable();
         samples.dedup();
         let mut ends = HashMap::new();

@@ -167,7 +167,7 @@ fn filled(
          FROM timed t ASOF LEFT JOIN samples s ON t.host = s.host AND t.until >= s.ts),\n\
          linked AS (\n  \
          SELECT * EXCLUDE (last_ts, missing),\n  \
-         if(missing < until AND 2 * (epoch_us(until) - interval_ns::BIGINT // 1000) <= epoch_us(last_ts) + epoch_us(missing),\n  \
+         if(missing < until AND 2 * (epoch_us(until) - (interval_ns // 1000)::BIGINT) <= epoch_us(last_ts) + epoch_us(missing),\n  \
          epoch_us(before) - epoch_us(last_ts), 0) * 1000 AS asleep_ns\n  \
          FROM (SELECT *, lag(ts) OVER w AS last_ts, lag(after) OVER w AS missing FROM numbered\n  \
          WINDOW w AS (PARTITION BY host, run, pid, start_ts, tid ORDER BY ts))),\n\
