@@ -151,6 +151,9 @@ offsets! {
         task_last_arrival = "task_struct"."sched_info.last_arrival";
         task_last_queued = "task_struct"."sched_info.last_queued";
     }
+    optional "Linux 6.12 or later" {
+        task_sched_delayed = "task_struct"."se.sched_delayed";
+    }
     optional "CONFIG_FAIR_GROUP_SCHED" {
         task_cfs_rq = "task_struct"."se.cfs_rq";
         cfs_rq_rq = "cfs_rq"."rq";

@@ -7,6 +7,7 @@ use std::{
 };
 
 use e2e::{
+    cpus::cpus,
     dataset::Dataset,
     histogram::{BUCKETS, edges},
     procfs::{self, thread_ids},
@@ -14,10 +15,7 @@ use e2e::{
     runs::{Profiler, pid_of},
     workload_driver::WorkloadDriver,
 };
-use rustix::{
-    process::{Signal, kill_process},
-    thread::{CpuSet, sched_getaffinity},
-};
+use rustix::process::{Signal, kill_process};
 
 use crate::WORKLOAD;
 
@@ -121,7 +119,6 @@ struct NeverIdle(Vec<Child>);
 
 impl NeverIdle {
     fn start() -> Self {
-        let allowed = sched_getaffinity(None).expect("our CPUs");
         let spin = |cpu: usize| {
             Command::new("taskset")
                 .args(["--cpu-list", &cpu.to_string(), "chrt", "--idle", "0"])
@@ -129,8 +126,7 @@ impl NeverIdle {
                 .spawn()
                 .expect("taskset starts")
         };
-        let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-        Self(cpus.map(spin).collect())
+        Self(cpus().into_iter().map(spin).collect())
     }
 }
 

@@ -15,7 +15,8 @@ use crate::{WORKLOAD, cgroup::Group};
 
 /// The sums of a target that is idle at the start and at the end are exact.
 #[track_caller]
-fn exact(mut workload: WorkloadDriver, command: &str) {
+fn exact(threads: u32, command: &str) {
+    let mut workload = WorkloadDriver::on_one_cpu(WORKLOAD, threads);
     let before = Reading::now(workload.pid());
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
@@ -41,19 +42,20 @@ fn exact(mut workload: WorkloadDriver, command: &str) {
 
 #[test]
 fn computing_threads_are_exact_to_the_nanosecond() {
-    exact(WorkloadDriver::new(WORKLOAD, 4), "burn 2000");
+    exact(4, "burn 2000");
 }
 
 #[test]
 fn five_thousand_naps_are_exact_to_the_nanosecond() {
-    exact(WorkloadDriver::new(WORKLOAD, 0), "nap 5000");
+    exact(0, "nap 5000");
 }
 
 /// Each increase lies between two readings of `/proc` around the sample. The columns in `large` are
 /// also compared with the middle of these readings, within 1 % where the readings are close enough.
 /// Small counts are only known up to the distance of the readings; [`exact`] tests them.
 #[track_caller]
-fn bracketed(mut workload: WorkloadDriver, command: &str, large: [&str; 2]) {
+fn bracketed(threads: u32, command: &str, large: [&str; 2]) {
+    let mut workload = WorkloadDriver::on_one_cpu(WORKLOAD, threads);
     let sampler = Sampler::start(workload.pid());
     workload.send(command);
     let profiler = Profiler::realtime()
@@ -180,13 +182,13 @@ fn wakeups_are_observed_where_clocks_differ() {
 #[test]
 fn every_sample_of_computing_threads_lies_between_two_readings() {
     let large = ["oncpu_ns", "runqueue_ns"];
-    bracketed(WorkloadDriver::new(WORKLOAD, 4), "burn 600000", large);
+    bracketed(4, "burn 600000", large);
 }
 
 #[test]
 fn every_sample_of_frequent_naps_lies_between_two_readings() {
     let large = ["oncpu_ns", "voluntary_switches"];
-    bracketed(WorkloadDriver::new(WORKLOAD, 0), "nap 600000", large);
+    bracketed(0, "nap 600000", large);
 }
 
 /// The times in all states add up to the elapsed time, except for stolen time.

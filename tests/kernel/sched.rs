@@ -6,34 +6,23 @@ use std::{
 };
 
 use e2e::{
+    cpus::{cpus, move_to, on_cpus},
     dataset::Dataset,
     hidden_time::HiddenTime,
     procfs::{self, Field, Reading},
     rows::{Row, sum},
-    runs::{Finished, Profiler, pid_of, wait_until},
+    runs::{Finished, ProcessGroup, Profiler, Running, pid_of, wait_until},
     workload_driver::WorkloadDriver,
 };
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::process::setpriority_process;
 
 use crate::{WORKLOAD, histograms::check_latency};
 
 /// The sums of a target that is idle at the start and at the end are exact: they are the kernel's.
 ///
-/// Its threads stay on one CPU: with threads that move, `run_delay` of kernels since 6.12 has rarely had
-/// some ms more than the waits, whose number was equal.
 #[track_caller]
-fn exact(mut workload: WorkloadDriver, command: &str) {
-    let before = Reading::now(workload.pid());
-    let allowed = sched_getaffinity(None).expect("our CPUs");
-    let cpu = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
-    let mut only = CpuSet::new();
-    only.set(cpu.expect("a CPU"));
-    for tid in before.threads.keys() {
-        sched_setaffinity(Some(pid_of(*tid)), &only).expect("it is alive");
-    }
-    wait_until("all threads are on the CPU", || {
-        procfs::is_idle(workload.pid())
-    });
+fn exact(threads: u32, command: &str) {
+    let mut workload = WorkloadDriver::on_one_cpu(WORKLOAD, threads);
     let before = Reading::now(workload.pid());
     let profiler = Profiler::new()
         .args(["-i", "1s"])
@@ -64,6 +53,121 @@ fn exact(mut workload: WorkloadDriver, command: &str) {
     } else {
         // The clocks of the CPUs differ, so that wakeups are observed.
         assert_observed_waits(&data, after.threads.len() as u64);
+    }
+}
+
+/// A thread that sleeps in the run queue of one CPU, and is moved to that of another, which the kernel then
+/// accounts as a wait: it has a low priority and has run on a busy CPU, so that it remains in the
+/// queue until the other thread has had its share.
+struct Moved {
+    workload: WorkloadDriver,
+    cpus: [usize; 2],
+    _busy: ProcessGroup,
+}
+
+impl Moved {
+    fn new() -> Self {
+        let cpus = [cpus()[0], cpus()[1]];
+        let (workload, busy) = on_cpus(&cpus[..1], || {
+            let busy = ProcessGroup::spawn(&["sh", "-c", "while :; do :; done"]);
+            (WorkloadDriver::new(WORKLOAD, 0), busy)
+        });
+        setpriority_process(Some(pid_of(workload.pid())), 10).expect("a lower priority");
+        Self {
+            workload,
+            cpus,
+            _busy: busy,
+        }
+    }
+
+    fn profiler(&self, method: &str) -> Running {
+        Profiler::new()
+            .args(["-i", "50ms", "--source", &format!("process,{method}")])
+            .pid(self.workload.pid())
+            .start()
+    }
+
+    /// It goes to sleep on one CPU, and is moved to the other.
+    fn fall_asleep(&mut self) {
+        self.move_to(0);
+        self.workload.send("spin 20000000");
+        self.workload.wait_done();
+        // `/proc/PID/syscall` would take it out of the run queue.
+        let directory = format!("/proc/{}", self.workload.pid());
+        wait_until("it sleeps", || procfs::state(&directory) == Some('S'));
+        self.move_to(1);
+    }
+
+    fn move_to(&self, cpu: usize) {
+        let thread = pid_of(self.workload.pid());
+        move_to(Some(thread), &[self.cpus[cpu]]);
+    }
+
+    /// Sleeps for a few more samples, and is woken. Returns the time asleep, and whether the kernel accounts
+    /// it as a wait.
+    fn sleep(&mut self, run: &Running) -> (Duration, bool) {
+        let pid = self.workload.pid();
+        let waited = || Reading::now(pid).sum(|thread| thread.runqueue_ns);
+        let (begin, before) = (Instant::now(), waited());
+        Dataset::new(run.run_dir()).wait_for_samples("sched", 4);
+        let slept = begin.elapsed();
+        self.workload.run("getppid 1");
+        let waited = Duration::from_nanos(waited() - before);
+        (slept, waited >= slept)
+    }
+}
+
+/// Whether a sleeping thread can remain in the run queue (`DELAY_DEQUEUE` in kernel/sched/features.h).
+fn delays_dequeue() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_str().expect("UTF-8");
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    [numbers.next(), numbers.next()] >= [Some(6), Some(12)]
+}
+
+#[track_caller]
+fn assert_slept(finished: &Finished, workload: &WorkloadDriver, slept: Duration) {
+    let rows = rows_of(finished, workload);
+    let slept = u64::try_from(slept.as_nanos()).expect("short");
+    let states = ["oncpu_ns", "runqueue_ns", "sleep_ns", "blocked_ns"];
+    let [oncpu, runqueue, asleep, blocked] = states.map(|column| sum(&rows, column));
+    assert!(asleep >= slept, "{asleep} of {slept} ns: {rows:?}");
+    // The processes are read after the time of the first sample.
+    let there = sum(&rows, "interval_ns") + 100 * MS;
+    let states = oncpu + runqueue + asleep + blocked;
+    assert!(states <= there, "{states} of {there} ns: {rows:?}");
+}
+
+#[test]
+fn sleep_in_the_run_queue_is_no_wait() {
+    for method in ["sched", "sched=wakeup"] {
+        let mut moved = Moved::new();
+        let run = moved.profiler(method);
+        let (mut slept, mut false_waits) = (Duration::ZERO, 0);
+        for _ in 0..3 {
+            moved.fall_asleep();
+            let (time, is_false_wait) = moved.sleep(&run);
+            slept += time;
+            false_waits += u32::from(is_false_wait);
+        }
+        let finished = run.interrupt();
+        assert_slept(&finished, &moved.workload, slept);
+        assert!(
+            false_waits > 0 || !delays_dequeue(),
+            "nothing to be told apart"
+        );
+    }
+}
+
+#[test]
+fn thread_asleep_in_the_run_queue_at_the_start_does_not_wait() {
+    for method in ["sched", "sched=wakeup"] {
+        let mut moved = Moved::new();
+        moved.fall_asleep();
+        let run = moved.profiler(method);
+        let (slept, _) = moved.sleep(&run);
+        let finished = run.interrupt();
+        assert_slept(&finished, &moved.workload, slept);
     }
 }
 
@@ -198,12 +302,12 @@ fn assert_asleep(rows: &[Row], naps: RangeInclusive<u64>) {
 
 #[test]
 fn napping_process_is_exact_to_the_nanosecond() {
-    exact(WorkloadDriver::new(WORKLOAD, 0), "nap 300");
+    exact(0, "nap 300");
 }
 
 #[test]
 fn busy_threads_are_exact_to_the_nanosecond() {
-    exact(WorkloadDriver::new(WORKLOAD, 3), "burn 2000");
+    exact(3, "burn 2000");
 }
 
 /// The waits of guests whose CPUs have different clocks, on this kernel.
@@ -230,7 +334,7 @@ fn observed_waits_are_the_rest_of_the_time() {
 #[test]
 fn both_methods_agree() {
     let threads = 3;
-    let mut workload = WorkloadDriver::new(WORKLOAD, threads - 1);
+    let mut workload = WorkloadDriver::on_one_cpu(WORKLOAD, threads - 1);
     let methods = ["sched", "sched=wakeup"].map(|method| {
         Profiler::new()
             .args(["-i", "100ms", "--source", &format!("process,{method}")])

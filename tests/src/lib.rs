@@ -7,6 +7,7 @@
 )]
 
 pub mod attacker;
+pub mod cpus;
 pub mod dataset;
 pub mod delays;
 pub mod hidden_time;

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use crate::cpus::{cpus, move_to};
 
 /// `CLOCK_REALTIME` in ns.
 pub fn wall_ns() -> i64 {
@@ -147,12 +147,9 @@ pub const TICK_NS: u64 = 10_000_000;
 /// Time that the hypervisor has taken from all CPUs, in ns, including a CPU that is stopped at the start of
 /// this reading: it waits until each of them has accounted its time.
 pub fn stolen_ns() -> u64 {
-    let allowed = sched_getaffinity(None).expect("our CPUs");
-    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
+    for cpu in cpus() {
         let account = move || {
-            let mut only = CpuSet::new();
-            only.set(cpu);
-            sched_setaffinity(None, &only).expect("a CPU of the affinity mask");
+            move_to(None, &[cpu]);
             let before = cpu_ticks(&format!("cpu{cpu}"))[..3].to_vec();
             while cpu_ticks(&format!("cpu{cpu}"))[..3] == before {}
         };

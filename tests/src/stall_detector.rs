@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use crate::cpus::{cpus, move_to};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_millis(1);
@@ -29,14 +29,12 @@ pub struct Stalls(Vec<Duration>);
 impl StallDetector {
     /// Starts on all CPUs of this process's affinity mask.
     pub fn start() -> Self {
-        let allowed = sched_getaffinity(None).expect("our CPUs");
         let ended = Arc::new(AtomicBool::new(false));
         let start = |cpu| {
             let ended = ended.clone();
             std::thread::spawn(move || delays(cpu, &ended))
         };
-        let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-        let threads = cpus.map(start).collect();
+        let threads = cpus().into_iter().map(start).collect();
         Self { ended, threads }
     }
 
@@ -80,9 +78,7 @@ pub fn be_realtime() {
 }
 
 fn delays(cpu: usize, ended: &AtomicBool) -> Vec<Duration> {
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only).expect("a CPU of the affinity mask");
+    move_to(None, &[cpu]);
     be_realtime();
     let mut stalls = Vec::new();
     let mut before = Instant::now();

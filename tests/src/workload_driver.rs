@@ -5,7 +5,11 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-use crate::{procfs, runs::wait_until};
+use crate::{
+    cpus::{cpus, on_cpus},
+    procfs,
+    runs::wait_until,
+};
 
 /// A process of `bin/workload`, which ends with the test.
 pub struct WorkloadDriver {
@@ -25,6 +29,13 @@ impl WorkloadDriver {
         let mut command = Command::new(program);
         command.envs(variables.iter().copied());
         Self::start(command, threads)
+    }
+
+    /// Starts `program` so that its threads and children remain on the first CPU of this test.
+    ///
+    /// For comparisons with `sched_info.run_delay`: since Linux 6.12, it can contain sleep of threads that move.
+    pub fn on_one_cpu(program: &str, threads: u32) -> Self {
+        on_cpus(&cpus()[..1], || Self::new(program, threads))
     }
 
     /// Starts a command that executes the workload, and appends the number of threads to it.
@@ -58,11 +69,16 @@ impl WorkloadDriver {
             .expect("the workload reads its stdin");
     }
 
-    /// Waits until the last command has been executed and all threads sleep.
-    pub fn wait_idle(&mut self) {
+    /// Waits until the last command has been executed.
+    pub fn wait_done(&mut self) {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("a line");
         assert_eq!(line, "done\n");
+    }
+
+    /// Waits until the last command has been executed and all threads sleep.
+    pub fn wait_idle(&mut self) {
+        self.wait_done();
         wait_until("the workload is idle", || procfs::is_idle(self.pid()));
     }
 

@@ -136,11 +136,12 @@ fn sample(ctx: *mut c_void) -> i32 {
     thread.start_boottime = process.start_boottime;
     thread.thread_start_boottime = task.start();
     task.totals(&mut thread.totals);
+    let run_delay = thread.totals.run_delay;
     entry.totals(&mut thread.totals);
     if config!(wakeups) != 0 {
         add_observed(task, entry, reading.now, thread);
     } else {
-        add_in_flight(task, entry, reading.now, thread);
+        add_in_flight(task, entry, run_delay, reading.now, thread);
     }
     write(seq, &raw const *thread, size_of::<ThreadRecord>());
     if config!(sched) != 0 && !accumulated && (is_on_cpu(task) || !entry.runqueue.is_empty()) {
@@ -170,7 +171,11 @@ fn present_wait(task: Task, entry: &mut TaskState) -> PresentWait {
             read_volatile(&raw const entry.since),
         )
     };
-    let ns = total.saturating_sub(before);
+    let ns = if entry.asleep_in_queue != 0 {
+        0
+    } else {
+        total.saturating_sub(before)
+    };
     let waited = config!(wakeups) == 0
         && is_on_cpu(task)
         && arrived >= since
@@ -224,7 +229,9 @@ fn is_unchanged(task: Task, signal: Object, entry: &TaskState, reading: &Reading
         && (entry.state == state::QUEUED
             || entry.state == state::SLEEPING
             || entry.state == state::BLOCKED)
-        && (config!(wakeups) != 0 || is_queued(task) == (entry.state == state::QUEUED))
+        && (config!(wakeups) != 0
+            || entry.asleep_in_queue != 0
+            || is_queued(task) == (entry.state == state::QUEUED))
         && !is_on_cpu(task)
         && signal.get::<u32>(offset!(signal_nr_threads)) == 1
 }
@@ -252,16 +259,26 @@ fn report_unchanged(
 }
 
 /// Adds the time in flight: since the task last left a CPU and, if it is on one, since the
-/// scheduler last updated its time there.
+/// scheduler last updated its time there. `run_delay` is what the scheduler has accounted.
 #[inline(always)]
-fn add_in_flight(task: Task, entry: &TaskState, now: u64, thread: &mut ThreadRecord) {
+fn add_in_flight(
+    task: Task,
+    entry: &TaskState,
+    run_delay: u64,
+    now: u64,
+    thread: &mut ThreadRecord,
+) {
     let totals = &mut thread.totals;
     let arrived: u64 = task.0.get(offset!(task_last_arrival));
-    let queued: u64 = task.0.get(offset!(task_last_queued));
+    let (queued, waited) = if entry.asleep_in_queue != 0 {
+        (0, 0)
+    } else {
+        let queued: u64 = task.0.get(offset!(task_last_queued));
+        (queued, run_delay.saturating_sub(entry.run_delay))
+    };
     let on_cpu = is_on_cpu(task);
     // Otherwise it is about to leave.
     let has_arrived = on_cpu && arrived >= entry.since;
-    let waited = totals.run_delay.saturating_sub(entry.run_delay);
     let until = if has_arrived {
         arrived
     } else if queued != 0 {

@@ -54,15 +54,14 @@ fn end_absence(task: Task, entry: &mut TaskState) {
     let run_delay: u64 = task.0.get(offset!(task_run_delay));
     let arrived: u64 = task.0.get(offset!(task_last_arrival));
     let left = entry.since;
-    let waited = run_delay.wrapping_sub(entry.run_delay);
-    let slept = arrived.saturating_sub(left).saturating_sub(waited);
     // First, so that a reading at this moment misses the times, but never counts them twice: it
     // reads them in the opposite order.
-    // SAFETY: fields of the entry.
+    // SAFETY: a field of the entry.
     unsafe {
         write_volatile(&raw mut entry.since, now);
-        write_volatile(&raw mut entry.run_delay, run_delay);
     }
+    let waited = entry.end_wait(run_delay);
+    let slept = arrived.saturating_sub(left).saturating_sub(waited);
     // It was on this CPU when it was found, or it was preempted on its way to sleep: the scheduler
     // does not account such a wait.
     if entry.state == state::RUNNING || arrived < left {
@@ -127,6 +126,9 @@ fn switch_observed(ctx: &BtfTracePointContext, prev: Task) -> i32 {
     if let Some(entry) = TASKS.get(prev) {
         now = ktime();
         entry.since = now;
+        if entry.asleep_in_queue != 0 {
+            entry.end_wait(prev.0.get_or_zero(offset!(task_run_delay)));
+        }
         leave(ctx, prev, entry);
     }
     if let Some(entry) = TASKS.get(next) {
@@ -137,10 +139,32 @@ fn switch_observed(ctx: &BtfTracePointContext, prev: Task) -> i32 {
         if config!(sched) != 0 && entry.state != state::RUNNING {
             let waited = now.saturating_sub(entry.since);
             record_wait(entry, waited, false);
+            // Here the end of the sleep is known.
+            if entry.asleep_in_queue != 0 {
+                entry.run_delay += waited;
+            }
         }
         entry.state = state::RUNNING;
         entry.since = now;
         entry.runqueue_clock = next.time_updated();
+    }
+    0
+}
+
+/// A task is moved to another CPU. Arguments: task, CPU.
+///
+/// Since Linux 6.12, a task that has gone to sleep can remain in the run queue for a while
+/// (`sched_delayed`). If it is moved meanwhile, the scheduler puts it into the other run queue as it does
+/// with a task that waits, and accounts a wait from then until it comes to a CPU
+/// (kernel/sched/core.c, `enqueue_task`).
+#[btf_tracepoint(function = "sched_migrate_task")]
+pub fn sched_migrate(ctx: BtfTracePointContext) -> i32 {
+    let task = Task(Object(ctx.arg(0)));
+    if task.0.get::<u8>(offset!(task_sched_delayed)) != 0
+        && let Some(entry) = TASKS.get(task)
+        && entry.asleep_in_queue == 0
+    {
+        entry.begin_false_wait(task.0.get_or_zero(offset!(task_run_delay)));
     }
     0
 }

@@ -167,12 +167,13 @@ pub fn follow(task: Task, found_by: FoundBy) -> bool {
     entry.found_by = found_by as u32;
     entry.state = current_state(task, found_by);
     entry.owner = owner;
+    entry.run_delay = task.0.get_or_zero(offset!(task_run_delay));
+    entry.asleep_in_queue = (found_by == FoundBy::Mark && is_asleep_in_queue(task)).into();
     if config!(wakeups) != 0 {
         entry.since = ktime();
         entry.runqueue_clock = task.time_updated();
     } else {
         entry.since = current().runqueue_clock();
-        entry.run_delay = task.0.get(offset!(task_run_delay));
     }
     let Some(stored) = TASKS.insert(task, entry) else {
         count_drop::<Tasks>();
@@ -233,15 +234,14 @@ fn current_state(task: Task, found_by: FoundBy) -> u32 {
     }
     if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
         state::RUNNING
-    } else if is_queued(task) {
+    } else if is_queued(task) && !is_asleep_in_queue(task) {
         state::QUEUED
     } else {
         sleep_state(task.0.get(offset!(task_state)))
     }
 }
 
-/// Whether a task that is not on a CPU waits for one. A sleeping task can remain in the run queue
-/// for a while (`sched_delayed`, Linux 6.12 and later).
+/// Whether a task that is not on a CPU waits for one, as the scheduler accounts it.
 #[inline(always)]
 pub fn is_queued(task: Task) -> bool {
     if offset!(task_last_queued) == MISSING {
@@ -249,6 +249,19 @@ pub fn is_queued(task: Task) -> bool {
     } else {
         task.0.get::<u64>(offset!(task_last_queued)) != 0
     }
+}
+
+/// Whether the scheduler accounts a wait although the task sleeps: it was moved to another CPU before
+/// it had left the run queue (see `sched_migrate`).
+#[inline(always)]
+fn is_asleep_in_queue(task: Task) -> bool {
+    const TASK_WAKING: u32 = 0x200;
+    let state: u32 = task.0.get(offset!(task_state));
+    let is_in_queue = task.0.get::<u32>(offset!(task_on_rq)) != 0;
+    let is_delayed = task.0.get_or_zero::<u8>(offset!(task_sched_delayed)) != 0;
+    state & !TASK_WAKING != 0
+        && task.0.get_or_zero::<u64>(offset!(task_last_queued)) != 0
+        && (is_delayed || !is_in_queue)
 }
 
 /// State of a task that left the CPU with this `task_struct.__state` (include/linux/sched.h).

@@ -1,6 +1,6 @@
 //! Task storage: the state that the programs keep of each followed task.
 
-use core::ptr::{null, null_mut};
+use core::ptr::{null, null_mut, read_volatile, write_volatile};
 
 use aya_ebpf::helpers::generated::{bpf_task_storage_delete, bpf_task_storage_get};
 
@@ -97,6 +97,10 @@ pub struct TaskState {
     pub since: u64,
     /// `sched_info.run_delay` at that time.
     pub run_delay: u64,
+    /// Whether the scheduler accounts the present sleep as a wait.
+    pub asleep_in_queue: u64,
+    /// Completed sleep that the scheduler has accounted as waits, ns.
+    pub false_waits: u64,
     /// `sched_info.last_arrival` of the last wait that a reading has reported before it was in
     /// `runqueue`.
     pub reported: u64,
@@ -159,9 +163,11 @@ impl Idle {
 }
 
 impl TaskState {
-    /// Sets the counters that the kernel does not maintain, without the time in flight.
+    /// Sets the counters that the kernel does not maintain, without the time in flight, and takes
+    /// sleep out of `run_delay`.
     #[inline(always)]
     pub fn totals(&self, to: &mut Totals) {
+        to.run_delay = self.run_delay_without_sleep(to.run_delay);
         to.sleep = self.sleep;
         to.blocked = self.blocked;
         to.wakeups = self.wakeups;
@@ -169,6 +175,48 @@ impl TaskState {
         to.unix_rx_bytes = self.unix_rx_bytes;
         to.unix_tx_calls = self.unix_tx_calls;
         to.unix_rx_calls = self.unix_rx_calls;
+    }
+
+    /// The waits among `run_delay`, which is the task's `sched_info.run_delay`.
+    #[inline(always)]
+    fn run_delay_without_sleep(&self, run_delay: u64) -> u64 {
+        // SAFETY: fields of the entry; volatile, because the task writes them in the opposite order.
+        // A reading at that moment can be too small, but never too large.
+        unsafe {
+            let is_wait = read_volatile(&raw const self.asleep_in_queue);
+            let before = read_volatile(&raw const self.run_delay);
+            let run_delay = if is_wait == 0 { run_delay } else { before };
+            run_delay.saturating_sub(read_volatile(&raw const self.false_waits))
+        }
+    }
+
+    /// The scheduler accounts a wait from now on, although the task sleeps. It has this
+    /// `sched_info.run_delay`.
+    #[inline(always)]
+    pub fn begin_false_wait(&mut self, run_delay: u64) {
+        // SAFETY: fields of the entry.
+        unsafe {
+            write_volatile(&raw mut self.run_delay, run_delay);
+            write_volatile(&raw mut self.asleep_in_queue, 1);
+        }
+    }
+
+    /// The task leaves its CPU with this `sched_info.run_delay`. Returns its wait before.
+    #[inline(always)]
+    pub fn end_wait(&mut self, run_delay: u64) -> u64 {
+        let waited = run_delay.saturating_sub(self.run_delay);
+        let is_false = self.asleep_in_queue != 0;
+        // SAFETY: fields of the entry.
+        unsafe {
+            if is_false {
+                write_volatile(&raw mut self.false_waits, self.false_waits + waited);
+            }
+            write_volatile(&raw mut self.run_delay, run_delay);
+            if is_false {
+                write_volatile(&raw mut self.asleep_in_queue, 0);
+            }
+        }
+        if is_false { 0 } else { waited }
     }
 }
 

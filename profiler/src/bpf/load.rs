@@ -178,7 +178,7 @@ fn in_pid_namespace() -> bool {
 }
 
 /// The tracepoints that follow the target.
-pub fn tracepoints(settings: &Settings, kernel: &Btf) -> Vec<Hook> {
+pub fn tracepoints(settings: &Settings, kernel: &Btf, offsets: &Offsets) -> Vec<Hook> {
     let mut tracepoints = vec![
         Hook::tracepoint("sched_switch", "sched_switch"),
         Hook::tracepoint("sched_wakeup_new", "sched_wakeup_new"),
@@ -188,6 +188,9 @@ pub fn tracepoints(settings: &Settings, kernel: &Btf) -> Vec<Hook> {
     // With a second argument since Linux 6.16, which calls it while the process has its memory.
     if kernel.tracepoint_arguments("sched_process_exit") >= Some(2) {
         tracepoints.push(Hook::tracepoint("process_exit", "sched_process_exit"));
+    }
+    if offsets.task_sched_delayed != MISSING && offsets.task_last_queued != MISSING {
+        tracepoints.push(Hook::tracepoint("sched_migrate", "sched_migrate_task"));
     }
     if settings.moves {
         tracepoints.push(Hook::tracepoint("cgroup_attach", "cgroup_attach_task"));

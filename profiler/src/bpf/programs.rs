@@ -104,7 +104,7 @@ impl Programs {
                 let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
                 let wakeups = observe_wakeups(host, &offsets, &mut instrumentations);
                 let config = config(host, settings, &kernel, wakeups);
-                (offsets, config, tracepoints(settings, &kernel))
+                (offsets, config, tracepoints(settings, &kernel, &offsets))
             };
             let missing = offsets.missing();
             if !missing.is_empty() {
