@@ -15,7 +15,9 @@ pub fn cpus() -> Vec<usize> {
 /// Moves a thread, or this one, to these CPUs.
 pub fn move_to(thread: Option<Pid>, cpus: &[usize]) {
     let mut only = CpuSet::new();
-    cpus.iter().for_each(|cpu| only.set(*cpu));
+    for cpu in cpus {
+        only.set(*cpu);
+    }
     sched_setaffinity(thread, &only).expect("CPUs of the affinity mask");
 }
 
