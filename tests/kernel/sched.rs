@@ -19,7 +19,6 @@ use rustix::process::setpriority_process;
 use crate::{WORKLOAD, histograms::check_latency};
 
 /// The sums of a target that is idle at the start and at the end are exact: they are the kernel's.
-///
 #[track_caller]
 fn exact(threads: u32, command: &str) {
     let mut workload = WorkloadDriver::on_one_cpu(WORKLOAD, threads);
