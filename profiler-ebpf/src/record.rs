@@ -29,7 +29,7 @@ counters! {
         stime,
         /// Exact time on CPU: `se.sum_exec_runtime` and the time in flight, ns.
         oncpu,
-        /// Time in the run queue: `sched_info.run_delay` and the time in flight, ns.
+        /// Time in the run queue: `sched_info.run_delay` without sleep, and the time in flight, ns.
         run_delay,
         /// Times put on a CPU (`sched_info.pcount`).
         run_count,

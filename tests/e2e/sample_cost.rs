@@ -39,6 +39,12 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files.into_iter().map(|(_, path)| path).collect()
 }
 
+/// Whether a function was among those that were counted.
+fn has_counted(directory: &Path, function: &str) -> bool {
+    let texts = files(directory).into_iter().map(fs::read_to_string);
+    texts.flatten().any(|text| text.contains(function))
+}
+
 fn count(file: &Path) -> u64 {
     let text = fs::read_to_string(file).expect("text");
     let mut lines = text.lines();
@@ -54,16 +60,13 @@ fn least_of_next(directory: &Path) -> u64 {
     last.iter().map(|file| count(file)).min().expect("samples")
 }
 
-/// A process that starts as many sleeping ones as its input says. They have a real-time priority: the
-/// kernel can account others as queued although they sleep, if it moves them to another CPU before it has
-/// taken them off the queue.
+/// A process that starts as many sleeping ones as its input says.
 fn parent() -> ProcessGroup {
     let script = r"while read count; do
         for i in $(seq $count); do sleep 1000 & done
     done";
-    let mut command = Command::new("chrt");
-    command.args(["--fifo", "1", "sh", "-c", script]);
-    ProcessGroup::start(command.stdin(Stdio::piped()))
+    let mut command = Command::new("sh");
+    ProcessGroup::start(command.args(["-c", script]).stdin(Stdio::piped()))
 }
 
 #[test]
@@ -95,6 +98,9 @@ fn sleeping_processes_cost_nothing() {
     });
     let with_sleepers = least_of_next(directory.path());
     let finished = run.interrupt();
+    for function in COUNTED {
+        assert!(has_counted(directory.path(), function), "{function}");
+    }
     let processes = "SELECT count(*) FROM process";
     assert!(finished.dataset().value::<usize>(processes) > SLEEPERS);
     assert!(

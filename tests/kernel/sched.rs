@@ -66,7 +66,11 @@ struct Moved {
 
 impl Moved {
     fn new() -> Self {
-        let cpus = [cpus()[0], cpus()[1]];
+        let allowed = cpus();
+        let &[here, there, ..] = &allowed[..] else {
+            panic!("only one CPU");
+        };
+        let cpus = [here, there];
         let (workload, busy) = on_cpus(&cpus[..1], || {
             let busy = ProcessGroup::spawn(&["sh", "-c", "while :; do :; done"]);
             (WorkloadDriver::new(WORKLOAD, 0), busy)
@@ -148,6 +152,13 @@ fn assert_slept(finished: &Finished, workload: &WorkloadDriver, slept: Duration)
     let there = sum(&rows, "interval_ns") + reading + CLOCKS_APART;
     let states = oncpu + runqueue + asleep + blocked;
     assert!(states <= there, "{states} of {there} ns: {rows:?}");
+    let latency = finished.dataset().table("latency");
+    if of_kind(&latency, "wakeup", "count") == 0 {
+        assert_eq!(of_kind(&latency, "runqueue", "sum_ns"), runqueue);
+    } else {
+        let waits = of_kind(&latency, "wakeup", "sum_ns");
+        assert!(waits + asleep <= there, "{waits} ns of waits: {rows:?}");
+    }
 }
 
 #[test]

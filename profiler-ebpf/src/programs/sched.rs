@@ -7,6 +7,7 @@
 //! When a task leaves a CPU, `sched_info` has the time at which it came there and its total wait
 //! until then. With the time at which it had left the last CPU, this gives the sleep and the wait
 //! between the two, as the scheduler accounts them, without a hook at wakeups and without a clock.
+//! A hook at migrations notes the sleep that it accounts as a wait.
 //!
 //! With `config.wakeups`, wakeups are observed instead, and the histogram has the times from the
 //! wakeup to the start on a CPU. It does not need clocks that agree between CPUs.

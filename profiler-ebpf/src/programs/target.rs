@@ -165,10 +165,11 @@ pub fn follow(task: Task, found_by: FoundBy) -> bool {
     let entry = &mut scratch.task;
     clear(entry);
     entry.found_by = found_by as u32;
-    entry.state = current_state(task, found_by);
+    let asleep_in_queue = found_by == FoundBy::Mark && is_asleep_in_queue(task);
+    entry.state = current_state(task, found_by, asleep_in_queue);
     entry.owner = owner;
     entry.run_delay = task.0.get_or_zero(offset!(task_run_delay));
-    entry.asleep_in_queue = (found_by == FoundBy::Mark && is_asleep_in_queue(task)).into();
+    entry.asleep_in_queue = asleep_in_queue.into();
     if config!(wakeups) != 0 {
         entry.since = ktime();
         entry.runqueue_clock = task.time_updated();
@@ -228,13 +229,13 @@ fn init_process(entry: &mut ProcessEntry, task: Task, owner: Owner, found_by: Fo
 }
 
 #[inline(always)]
-fn current_state(task: Task, found_by: FoundBy) -> u32 {
+fn current_state(task: Task, found_by: FoundBy, asleep_in_queue: bool) -> u32 {
     if found_by == FoundBy::Fork {
         return state::NEW;
     }
     if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
         state::RUNNING
-    } else if is_queued(task) && !is_asleep_in_queue(task) {
+    } else if is_queued(task) && !asleep_in_queue {
         state::QUEUED
     } else {
         sleep_state(task.0.get(offset!(task_state)))

@@ -17,7 +17,7 @@ columns! {
     /// Times of a process in each state; they add up to `interval_ns` × threads.
     pub struct SchedRow {
         oncpu_ns: u64 = Counter("ns", "Time on a CPU (se.sum_exec_runtime), including the current state"),
-        runqueue_ns: Option<u64> = Counter("ns", "Time runnable and waiting for a CPU (sched_info.run_delay), including the current state"),
+        runqueue_ns: Option<u64> = Counter("ns", "Time runnable and waiting for a CPU (sched_info.run_delay without sleep), including the current state"),
         runqueue_count: Option<u64> = Counter("1", "Times a thread was put on a CPU (sched_info.pcount)"),
         sleep_ns: Option<u64> = Counter("ns", "Interruptible sleep, including the current state; null if processes are read from /proc"),
         blocked_ns: Option<u64> = Counter("ns", "Uninterruptible wait (disk, locks, NFS), including the current state; null if processes are read from /proc"),

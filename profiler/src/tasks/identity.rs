@@ -115,9 +115,7 @@ impl Names {
             Self::default()
         }
     }
-}
 
-impl Names {
     /// Whether the command line needs a budget.
     pub(super) fn has_long_cmdline(&self) -> bool {
         self.cmdline.as_ref().is_some_and(Cmdline::is_long)
