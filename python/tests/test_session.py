@@ -61,7 +61,9 @@ def test_profiles_this_process_and_its_children(tmp_path: Path) -> None:
     used = sum(row["user_ns"] + row["system_ns"] for row in rows(reader, "usage", **own)) / 1e9
     assert inside * 0.98 <= used <= outside * 1.02 + 0.01, (inside, used, outside)
     (region,) = rows(reader, "region_usage", name="burn")
-    assert 0.49 - away(reader, "burn") <= (region["user_ns"] + region["system_ns"]) / 1e9 <= inside
+    # The reading at its end can be after some of the children.
+    late = max(region["end_offset_ns"], 0) / 1e9
+    assert 0.49 - away(reader, "burn") <= (region["user_ns"] + region["system_ns"]) / 1e9 <= inside + late
     children = rows(reader, "process", ppid=os.getpid(), comm="sh")
     assert sorted(row["exit_code"] for row in children) == [0, 1, 2, 3]
     summary = p.summary()
