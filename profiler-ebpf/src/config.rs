@@ -43,6 +43,8 @@ shared! {
         pub has_loop: u32,
         /// Whether it has bpf_map_lookup_percpu_elem (Linux 5.19 and later).
         pub has_percpu_lookup: u32,
+        /// Whether processes that run are listed, so that a reading can visit only these.
+        pub lists_active: u32,
     }
 
     /// The single entry of the map `CONTROL`, written by the profiler.
@@ -54,9 +56,8 @@ shared! {
         pub epoch: u32,
         /// One of [`arming`].
         pub arming: u32,
-        /// Whether the iterator `sample` reports only the processes that it has left out of the
-        /// current reading.
-        pub only_idle: u64,
+        /// What the iterator `sample` reports: one of [`pass`].
+        pub pass: u64,
     }
 }
 
@@ -83,6 +84,7 @@ impl Config {
         in_pid_namespace: 0,
         has_loop: 0,
         has_percpu_lookup: 0,
+        lists_active: 0,
     };
 }
 
@@ -96,6 +98,16 @@ pub mod scope {
     pub const NODE: u32 = 2;
     /// Members of cgroups, processes named by pid, and the descendants of both. Both sets can grow.
     pub const JOB: u32 = 3;
+}
+
+/// What a pass of the iterator `sample` reports.
+pub mod pass {
+    /// All tasks that it visits.
+    pub const VISITED: u64 = 0;
+    /// Those that no other pass of the current reading has visited.
+    pub const NOT_VISITED: u64 = 1;
+    /// The processes that are left out of the current reading.
+    pub const LEFT_OUT: u64 = 2;
 }
 
 /// Counts of the programs at `sys_enter` and `sys_exit`.

@@ -71,6 +71,10 @@ shared! {
         pub reported_epoch: u32,
         /// Thread with which it was last reported.
         pub reported_tid: u32,
+        /// Reading before which it was last listed in `ACTIVE`.
+        pub listed_epoch: u32,
+        /// Unused.
+        pub padding: u32,
         /// Command name at the end.
         pub comm: [u8; 16],
         /// Usage of the threads that have ended.

@@ -57,6 +57,8 @@ pub const CGROUPS_MAX: usize = 256;
 pub const EVENTS_SIZE: usize = 8 << 20;
 /// Bytes of the ring buffer of changed keys: 13,000 between two readings.
 pub const CHANGED_SIZE: usize = 512 << 10;
+/// Bytes of the ring buffer of active processes: 4096 between two readings.
+pub const ACTIVE_SIZE: usize = 64 << 10;
 
 maps! {
     /// State of the run, written by the profiler.
@@ -80,6 +82,10 @@ maps! {
     /// Ring buffer of the [keys](per_key::ChangedKey) whose counters have changed since the last
     /// reading. If it is full, the profiler reads all counters.
     Changed: CHANGED = RingBuf<per_key::ChangedKey, CHANGED_SIZE>;
+
+    /// Ring buffer of the processes that have run since the last reading: their ids in the profiler's
+    /// pid namespace. If it is full, the profiler visits all tasks.
+    Active: ACTIVE = RingBuf<u32, ACTIVE_SIZE>;
 }
 
 bounded_maps! {
@@ -128,6 +134,8 @@ shared! {
         pub indistinct: u64,
         /// Changed keys for which `CHANGED` had no space.
         pub unlisted: u64,
+        /// Active processes for which `ACTIVE` had no space.
+        pub unlisted_active: u64,
         /// Dropped entries of each map in [`BOUNDED`] and [`per_key::BOUNDED`].
         pub dropped: [u64; BOUNDED.len() + per_key::BOUNDED.len()],
     }

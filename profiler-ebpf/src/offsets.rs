@@ -158,6 +158,11 @@ offsets! {
         task_cfs_rq = "task_struct"."se.cfs_rq";
         cfs_rq_rq = "cfs_rq"."rq";
     }
+    optional "Linux whose iterators can be limited to a process" {
+        iter_task = "bpf_iter_aux_info"."task";
+        rq_curr = "rq"."curr";
+        rq_nr_running = "rq"."nr_running";
+    }
     optional "CONFIG_TASK_XACCT and CONFIG_TASK_IO_ACCOUNTING" {
         task_ioac = "task_struct"."ioac";
         ioac_rchar = "task_io_accounting"."rchar";

@@ -137,6 +137,12 @@ shared! {
         /// Processes without a record: they have slept since an earlier reading that has their
         /// [`Unchanged`], and their resident memory is as it was then.
         pub idle: u64,
+        /// Tasks that it has visited, followed or not.
+        pub visited: u64,
+        /// Tasks that waited for a CPU when it began; 0 if it visits all tasks.
+        pub waiting: u64,
+        /// Tasks among those visited that were in a run queue and not on a CPU.
+        pub queued: u64,
     }
 
     /// A process with one thread, in the same state since before the last reading. Of its counters,

@@ -9,7 +9,6 @@ mod file;
 mod histograms;
 mod hotplug;
 mod losses;
-mod migrations;
 mod net;
 mod perf;
 mod pmu;
@@ -19,7 +18,17 @@ mod sched;
 mod sleepers;
 mod syscalls;
 mod targets;
+mod two_cpus;
 mod usage;
+
+/// Version and patch level of the running kernel: `[6, 12]`.
+fn kernel_release() -> [u32; 2] {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_str().expect("UTF-8");
+    let mut numbers = release.split('.').map_while(|number| number.parse().ok());
+    let mut next = || numbers.next().expect("a number");
+    [next(), next()]
+}
 
 /// Path of the program `bin/workload`.
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");

@@ -17,7 +17,7 @@ use super::{
     task_storage::{Idle, TaskState},
 };
 use crate::{
-    config::{Control, arming, scope},
+    config::{Control, arming, pass, scope},
     event::ProcessEntry,
     histogram::Histogram,
     maps::{READING, TASKS},
@@ -74,47 +74,57 @@ fn sample(ctx: *mut c_void) -> i32 {
     let Some((seq, task)) = arguments(ctx) else {
         return 0;
     };
-    let Some(entry) = TASKS.get(task) else {
-        return 0;
-    };
     let Some(control) = control() else {
         return 0;
     };
     let Some(reading) = reading(control) else {
         return 0;
     };
-    if control.only_idle != 0 && entry.idle.is_reported == 0 {
+    reading.visited += 1;
+    let Some(entry) = TASKS.get(task) else {
+        return 0;
+    };
+    let is_visited = entry.visited_epoch == reading.epoch;
+    if (control.pass == pass::NOT_VISITED && is_visited)
+        || (control.pass == pass::LEFT_OUT && entry.idle.is_reported == 0)
+    {
         return 0;
     }
     let (signal, mm) = (task.signal(), task.memory());
-    let is_unchanged = is_unchanged(task, signal, entry, reading);
+    // SAFETY: a field of the entry; volatile, because it has to be read first: what the task does from
+    // here on is in its next record.
+    let since = unsafe { read_volatile(&raw const entry.since) };
+    let is_unchanged = since == entry.recorded && is_unchanged(task, signal, entry, reading);
     let resident = if is_unchanged && !mm.is_null() {
         resident(mm)
     } else {
         [0; 4]
     };
-    if control.only_idle == 0 && is_unchanged && entry.idle.has(resident) {
+    if control.pass != pass::LEFT_OUT && is_unchanged && entry.idle.has(resident) {
+        end_visit(task, entry, reading);
         reading.idle += 1;
         return 0;
     }
     let (Some(scratch), Some(process)) = (scratch(), process(task.tgid())) else {
         return 0;
     };
-    if control.only_idle != 0 && process.reported_epoch == control.epoch {
+    if control.pass == pass::LEFT_OUT && process.reported_epoch == control.epoch {
         return 0;
     }
     if is_unchanged {
         process.reported_epoch = control.epoch;
         let is_written = report_unchanged(seq, mm, process, entry.state, resident, reading);
-        if is_written && entry.state == state::SLEEPING {
-            entry.idle = Idle::new(resident);
+        if is_written {
+            end_visit(task, entry, reading);
+            if entry.state == state::SLEEPING {
+                entry.idle = Idle::new(resident);
+            }
         }
         return 0;
     }
     entry.idle.is_reported = 0;
     messages::report_of(task);
     let tid = task.tid();
-    // If the output was full, the kernel runs the program again for the same task.
     if process.reported_epoch != control.epoch || process.reported_tid == tid {
         process.reported_epoch = control.epoch;
         process.reported_tid = tid;
@@ -143,7 +153,7 @@ fn sample(ctx: *mut c_void) -> i32 {
     } else {
         add_in_flight(task, entry, run_delay, reading.now, thread);
     }
-    write(seq, &raw const *thread, size_of::<ThreadRecord>());
+    let mut is_written = write(seq, &raw const *thread, size_of::<ThreadRecord>());
     if config!(sched) != 0 && !accumulated && (is_on_cpu(task) || !entry.runqueue.is_empty()) {
         let header = Header {
             kind: record::RUNQUEUE,
@@ -152,9 +162,24 @@ fn sample(ctx: *mut c_void) -> i32 {
         write(seq, &raw const header, size_of::<Header>());
         write(seq, &raw const entry.runqueue, size_of::<Histogram>());
         let present = present_wait(task, entry);
-        write(seq, &raw const present, size_of::<PresentWait>());
+        is_written = write(seq, &raw const present, size_of::<PresentWait>());
+    }
+    if is_written {
+        entry.recorded = since;
+        end_visit(task, entry, reading);
     }
     0
+}
+
+/// Ends the visit of a task. If the output was full, the kernel runs the program again for the same
+/// task.
+#[inline(always)]
+fn end_visit(task: Task, entry: &mut TaskState, reading: &mut Reading) {
+    entry.visited_epoch = reading.epoch;
+    let is_queued = task.0.get::<u32>(offset!(task_on_rq)) != 0;
+    if is_queued && !is_on_cpu(task) {
+        reading.queued += 1;
+    }
 }
 
 /// The wait that the scheduler has accounted for a running task, and that the task adds to its
@@ -197,9 +222,9 @@ fn is_on_cpu(task: Task) -> bool {
     task.0.get::<u32>(offset!(task_on_cpu)) != 0
 }
 
-/// The present reading, which begins with the first task.
+/// The present reading, which begins with the first task that is visited.
 #[inline(always)]
-fn reading(control: &Control) -> Option<&'static mut Reading> {
+pub fn reading(control: &Control) -> Option<&'static mut Reading> {
     // SAFETY: the one entry always exists. One thread reads the iterator.
     let reading = READING
         .get_ptr_mut(0)
@@ -207,6 +232,9 @@ fn reading(control: &Control) -> Option<&'static mut Reading> {
     if reading.epoch != u64::from(control.epoch) {
         reading.epoch = control.epoch.into();
         reading.idle = 0;
+        reading.visited = 0;
+        reading.waiting = 0;
+        reading.queued = 0;
         reading.previous = reading.now;
         reading.now = if config!(wakeups) != 0 {
             control.now
@@ -220,8 +248,8 @@ fn reading(control: &Control) -> Option<&'static mut Reading> {
     Some(reading)
 }
 
-/// Whether the process has not run since before the last reading, which has reported it: its only
-/// thread has been in the same state since.
+/// Whether the process has not run since before the last reading: its only thread has been in the same
+/// state since.
 #[inline(always)]
 fn is_unchanged(task: Task, signal: Object, entry: &TaskState, reading: &Reading) -> bool {
     config!(threads) == 0

@@ -232,7 +232,7 @@ impl Task {
 
     /// The run queue (`struct rq`) of its CPU. Needs `task_cfs_rq`.
     #[inline(always)]
-    fn runqueue(self) -> Object {
+    pub fn runqueue(self) -> Object {
         let queue = self.0.object(offset!(task_cfs_rq));
         queue.object(offset!(cfs_rq_rq))
     }

@@ -18,8 +18,10 @@
 //! | `uring_submit`, `uring_complete` | `tp_btf/io_uring_*` | file I/O through io_uring |
 //! | `vfs_*`, `aio_*` | `fentry`, `fexit` | file I/O with method `vfs` |
 //! | `mark` | `iter/task` | follow the existing tasks of the target |
+//! | `survey` | `iter/task` | what a reading has to visit |
 //! | `sample` | `iter/task` | one reading of all followed tasks |
 
+mod active;
 pub(crate) mod atomic;
 pub(crate) mod block;
 mod environment;

@@ -17,6 +17,7 @@ use core::ptr::write_volatile;
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
+    active::list_active,
     kernel::{Object, Task, config, ktime, offset},
     lifecycle,
     maps::{control, process},
@@ -24,6 +25,7 @@ use super::{
     task_storage::TaskState,
 };
 use crate::{
+    config::Control,
     histogram::{EpochMax, bucket},
     maps::TASKS,
     record::state,
@@ -39,18 +41,19 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     if config!(wakeups) != 0 {
         return switch_observed(&ctx, prev);
     }
-    let Some(entry) = TASKS.get(prev) else {
-        return 0;
-    };
-    end_absence(prev, entry);
-    leave(&ctx, prev, entry);
+    if let Some(entry) = TASKS.get(prev)
+        && let Some(control) = control()
+    {
+        end_absence(prev, entry, control);
+        leave(&ctx, prev, entry, control);
+    }
     0
 }
 
 /// Adds the wait, and the sleep before it, that ended when the task came to the CPU that it now
 /// leaves.
 #[inline(always)]
-fn end_absence(task: Task, entry: &mut TaskState) {
+fn end_absence(task: Task, entry: &mut TaskState, control: &Control) {
     let now = task.runqueue_clock();
     let run_delay: u64 = task.0.get(offset!(task_run_delay));
     let arrived: u64 = task.0.get(offset!(task_last_arrival));
@@ -77,16 +80,16 @@ fn end_absence(task: Task, entry: &mut TaskState) {
     }
     if config!(sched) != 0 {
         let is_reported = entry.reported == arrived;
-        record_wait(entry, waited, is_reported);
+        record_wait(entry, waited, is_reported, control);
     }
 }
 
 /// Adds a wait. Only switches of the same task write its histogram, so nothing is atomic. A wait
 /// that a reading has reported is no peak of the present one.
 #[inline(always)]
-fn record_wait(entry: &mut TaskState, ns: u64, is_reported: bool) {
+fn record_wait(entry: &mut TaskState, ns: u64, is_reported: bool, control: &Control) {
     let histogram = &mut entry.runqueue;
-    if !is_reported && let Some(control) = control() {
+    if !is_reported {
         let peak = EpochMax(histogram.peak);
         if !peak.is_of(control.epoch) {
             histogram.previous_peak = histogram.peak;
@@ -101,7 +104,7 @@ fn record_wait(entry: &mut TaskState, ns: u64, is_reported: bool) {
 
 /// Sets the state of a task that leaves its CPU; its last switch ends the thread.
 #[inline(always)]
-fn leave(ctx: &BtfTracePointContext, task: Task, entry: Followed) {
+fn leave(ctx: &BtfTracePointContext, task: Task, entry: Followed, control: &Control) {
     let present: u32 = task.0.get(offset!(task_state));
     let state: u32 = if config!(has_prev_state) != 0 {
         ctx.arg(3)
@@ -114,15 +117,20 @@ fn leave(ctx: &BtfTracePointContext, task: Task, entry: Followed) {
         entry.state = state::QUEUED;
     } else if state & TASK_DEAD != 0 {
         lifecycle::end_thread(task, entry, ktime());
+        return;
     } else {
         entry.state = sleep_state(state);
     }
+    list_active(task, entry, control);
 }
 
 /// A context switch, with `config.wakeups`.
 #[inline(always)]
 fn switch_observed(ctx: &BtfTracePointContext, prev: Task) -> i32 {
     let next = Task(Object(ctx.arg(2)));
+    let Some(control) = control() else {
+        return 0;
+    };
     let mut now = 0;
     if let Some(entry) = TASKS.get(prev) {
         now = ktime();
@@ -130,7 +138,7 @@ fn switch_observed(ctx: &BtfTracePointContext, prev: Task) -> i32 {
         if entry.asleep_in_queue != 0 {
             entry.end_wait(prev.0.get_or_zero(offset!(task_run_delay)));
         }
-        leave(ctx, prev, entry);
+        leave(ctx, prev, entry, control);
     }
     if let Some(entry) = TASKS.get(next) {
         // Reading the clock costs as much as the rest, so it is read once per switch.
@@ -139,7 +147,7 @@ fn switch_observed(ctx: &BtfTracePointContext, prev: Task) -> i32 {
         }
         if config!(sched) != 0 && entry.state != state::RUNNING {
             let waited = now.saturating_sub(entry.since);
-            record_wait(entry, waited, false);
+            record_wait(entry, waited, false, control);
             // Here the end of the sleep is known.
             if entry.asleep_in_queue != 0 {
                 entry.run_delay += waited;

@@ -169,7 +169,7 @@ pub fn follow(task: Task, found_by: FoundBy) -> bool {
     entry.state = current_state(task, found_by, asleep_in_queue);
     entry.owner = owner;
     entry.run_delay = task.0.get_or_zero(offset!(task_run_delay));
-    entry.asleep_in_queue = asleep_in_queue.into();
+    entry.asleep_in_queue = u32::from(asleep_in_queue);
     if config!(wakeups) != 0 {
         entry.since = ktime();
         entry.runqueue_clock = task.time_updated();

@@ -98,7 +98,9 @@ pub struct TaskState {
     /// `sched_info.run_delay` at that time.
     pub run_delay: u64,
     /// Whether the scheduler accounts the present sleep as a wait.
-    pub asleep_in_queue: u64,
+    pub asleep_in_queue: u32,
+    /// Reading before which it was last listed in [`ACTIVE`](crate::maps::ACTIVE).
+    pub listed_epoch: u32,
     /// Completed sleep that the scheduler has accounted as waits, ns.
     pub false_waits: u64,
     /// `sched_info.last_arrival` of the last wait that a reading has reported before it was in
@@ -126,6 +128,10 @@ pub struct TaskState {
     pub in_flight: InFlight,
     /// The file of which it last dirtied a page.
     pub dirtied: LastDirtied,
+    /// `since` as of its last record; 0 if it has none.
+    pub recorded: u64,
+    /// Number of the last reading that has visited it.
+    pub visited_epoch: u64,
     /// Whether readings can leave it out.
     pub idle: Idle,
     /// Run-queue waits.

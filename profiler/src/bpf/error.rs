@@ -6,11 +6,7 @@ use std::{
     iter,
 };
 
-use aya::{
-    EbpfError,
-    maps::MapError,
-    programs::{ProgramError, links::LinkError},
-};
+use aya::{EbpfError, maps::MapError, programs::ProgramError};
 use thiserror::Error;
 
 use super::btf::BtfError;
@@ -73,7 +69,7 @@ pub enum BpfError {
         /// Name of the program.
         iterator: &'static str,
         /// The cause.
-        source: LinkError,
+        source: io::Error,
     },
     /// An iterator cannot be read.
     #[error("reading BPF iterator `{iterator}`")]

@@ -121,7 +121,13 @@ pub fn observe_wakeups(host: &Host, offsets: &Offsets, requested: &mut [Requeste
 }
 
 /// The constants of the programs.
-pub fn config(host: &Host, settings: &Settings, kernel: &Btf, wakeups: bool) -> Config {
+pub fn config(
+    host: &Host,
+    settings: &Settings,
+    kernel: &Btf,
+    offsets: &Offsets,
+    wakeups: bool,
+) -> Config {
     let (scope, cgroup_hierarchy) = match settings.scope {
         Scope::Pids => (config::scope::PIDS, 0),
         Scope::Cgroup { hierarchy, .. } => (config::scope::CGROUP, hierarchy),
@@ -132,6 +138,7 @@ pub fn config(host: &Host, settings: &Settings, kernel: &Btf, wakeups: bool) -> 
     // Linux 5.18 has it in neither: the program at the submission does not load there.
     let has_uring_result =
         uring_complete_passes_data || kernel.offset_of("io_kiocb", "cqe.res").is_some();
+    let has_percpu_lookup = has_helper(kernel, "BPF_FUNC_map_lookup_percpu_elem");
     let methods = settings
         .instrumentations
         .iter()
@@ -158,8 +165,21 @@ pub fn config(host: &Host, settings: &Settings, kernel: &Btf, wakeups: bool) -> 
         writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
         in_pid_namespace: in_pid_namespace().into(),
         has_loop: has_helper(kernel, "BPF_FUNC_loop").into(),
-        has_percpu_lookup: has_helper(kernel, "BPF_FUNC_map_lookup_percpu_elem").into(),
+        has_percpu_lookup: has_percpu_lookup.into(),
+        lists_active: (has_percpu_lookup && has_run_queues(offsets)).into(),
     }
+}
+
+/// Whether iterators can be limited to a process, and the tasks in the run queues be counted.
+fn has_run_queues(offsets: &Offsets) -> bool {
+    ![
+        offsets.iter_task,
+        offsets.task_cfs_rq,
+        offsets.cfs_rq_rq,
+        offsets.rq_curr,
+        offsets.rq_nr_running,
+    ]
+    .contains(&MISSING)
 }
 
 /// Whether the programs can use a helper of the kernel.

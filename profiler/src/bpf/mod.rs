@@ -3,6 +3,7 @@
 pub mod btf;
 mod error;
 mod instrumentation;
+mod iterator;
 mod kernel_map;
 mod load;
 mod object;
@@ -17,7 +18,7 @@ pub use self::{
     instrumentation::{AttachResult, Attached, Hook, Instrumentation, Method, Missing, Requested},
     kernel_map::KernelMap,
     load::{Scope, Settings, WAKEUP},
-    programs::{KernelSupport, Programs, Reading, Roots},
+    programs::{KernelSupport, Programs, Reading, Roots, Visits},
     records::{Event, Record},
     stats::Stats,
 };

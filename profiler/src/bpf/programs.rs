@@ -1,8 +1,7 @@
 //! The loaded programs: their target, readings, events and maps.
 
 use std::{
-    fs::File,
-    io::{ErrorKind, Read as _},
+    mem,
     os::fd::{AsFd as _, OwnedFd},
     panic::resume_unwind,
     thread,
@@ -14,7 +13,7 @@ use aya::{
     programs::{Iter, ProgramFd},
 };
 use profiler_ebpf::{
-    config::{Control, arming},
+    config::{Control, arming, pass},
     event::ProcessEntry,
     maps::{self, Key, Map, ProgramCounters, Value},
     offsets::{MISSING, Offsets},
@@ -30,10 +29,11 @@ use super::{
         AttachResult, Attached, Hook, Rejected, Requested, attach, attach_method, load, load_all,
         unload_unused,
     },
+    iterator::{Output, open},
     kernel_map::KernelMap,
     load::{Scope, Settings, config, load_object, observe_wakeups, tracepoints},
     object::{array, hash_map, program, ring_buffer},
-    pod::{bytes, bytes_mut, split},
+    pod::split,
     records::{Event, Record, event, records},
     stats::{Stats, stats},
 };
@@ -69,10 +69,16 @@ pub struct Programs {
     processes: HashMap<MapData, u32, ProcessEntry>,
     events: RingBuf<MapData>,
     changed: RingBuf<MapData>,
+    active: RingBuf<MapData>,
     state: Control,
-    /// Output of the last reading, in its first `length` bytes.
-    buffer: Vec<u64>,
-    length: usize,
+    /// The records of the last reading.
+    output: Output,
+    /// Whether processes that run are listed.
+    lists_active: bool,
+    /// Active processes that could not be listed.
+    unlisted_active: u64,
+    /// Tasks that the last pass over all has visited; 0 if the next reading has to visit all.
+    tasks: u64,
     /// Attached programs and their hooks.
     pub attached: Vec<Attached>,
     /// Descriptors of the attached programs: finding a program by its name takes longer than reading its
@@ -103,7 +109,7 @@ impl Programs {
                 let kernel = Btf::read(&path)?;
                 let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
                 let wakeups = observe_wakeups(host, &offsets, &mut instrumentations);
-                let config = config(host, settings, &kernel, wakeups);
+                let config = config(host, settings, &kernel, &offsets, wakeups);
                 (offsets, config, tracepoints(settings, &kernel, &offsets))
             };
             let missing = offsets.missing();
@@ -120,7 +126,9 @@ impl Programs {
         })?;
         let btf = btf.map_err(BpfError::ParseBtf)?;
         let mut attached = Vec::new();
-        let iterators = [Hook::tasks("mark"), Hook::tasks("sample")];
+        let lists_active = config.lists_active != 0;
+        let mut iterators = vec![Hook::tasks("mark"), Hook::tasks("sample")];
+        iterators.extend(lists_active.then(|| Hook::tasks("survey")));
         let required: Vec<Hook> = iterators.iter().chain(&tracepoints).copied().collect();
         let rejected = load_all(&mut ebpf, &btf, &required, &instrumentations);
         for hook in &required {
@@ -141,15 +149,18 @@ impl Programs {
             processes: hash_map::<maps::Processes>(&mut ebpf)?,
             events: ring_buffer::<maps::Events>(&mut ebpf)?,
             changed: ring_buffer::<maps::Changed>(&mut ebpf)?,
+            active: ring_buffer::<maps::Active>(&mut ebpf)?,
             ebpf,
             state: Control {
                 epoch: 1,
                 arming: arming::LEARN,
                 now: monotonic_ns(),
-                only_idle: 0,
+                pass: pass::VISITED,
             },
-            buffer: vec![0; 16 << 10],
-            length: 0,
+            output: Output::new(),
+            lists_active,
+            unlisted_active: 0,
+            tasks: 0,
             attached,
             descriptors: Vec::new(),
             instrumentations: Vec::new(),
@@ -289,16 +300,11 @@ impl Programs {
     ///
     /// When the iterator cannot be read.
     pub fn mark(&mut self) -> Result<(), BpfError> {
+        self.tasks = 0;
         update_cpu_clock();
         let mut marked = self.counters()?.marked;
         for _ in 0..MARK_PASSES {
-            let mut file = self.iterate("mark")?;
-            std::io::copy(&mut file, &mut std::io::sink()).map_err(|source| {
-                BpfError::ReadIterator {
-                    iterator: "mark",
-                    source,
-                }
-            })?;
+            self.iterate("mark", None)?;
             let now = self.counters()?.marked;
             if now == marked {
                 break;
@@ -318,25 +324,110 @@ impl Programs {
         self.write_state()
     }
 
-    /// Reads all followed tasks once. `now` is the time of the tick, ns of `CLOCK_MONOTONIC`.
+    /// Number of processes up to which it takes less time to visit each of them than all tasks; 0 if
+    /// the next reading has to visit all tasks.
+    pub fn visits_max(&self) -> usize {
+        // A process takes as long as three tasks.
+        usize::try_from(self.tasks / 4).unwrap_or(usize::MAX)
+    }
+
+    /// Reads followed tasks once. `now` is the time of the tick, ns of `CLOCK_MONOTONIC`.
     ///
     /// # Errors
     ///
     /// When the iterator cannot be read.
-    pub fn sample(&mut self, now: u64) -> Result<Reading, BpfError> {
+    pub fn sample(&mut self, now: u64, visits: Visits) -> Result<Reading, BpfError> {
         self.state.now = now;
         self.state.epoch = self.state.epoch.wrapping_add(1);
-        self.read_tasks()?;
-        let reading = self.last_reading.get(&0, 0);
-        let reading = reading.map_err(read_error::<maps::Reading>)?;
-        // The program sets it at the first followed task.
-        let has_tasks = reading.epoch == u64::from(self.state.epoch);
+        self.output.clear();
+        self.write_state()?;
+        update_cpu_clock();
+        let left_out = match visits {
+            Visits::All => None,
+            Visits::Known(pids) => self.visit(pids, true)?,
+            Visits::Awake(pids) => self.visit(pids, false)?,
+        };
+        let (idle, has_visited_all) = match left_out {
+            Some(LeftOut { idle, of_all }) => (idle, of_all),
+            None => (self.visit_all()?, true),
+        };
         Ok(Reading {
             monotonic_ns: self.state.now,
             epoch: self.state.epoch,
-            clock: reading.now,
-            idle: if has_tasks { reading.idle } else { 0 },
+            clock: self.last_reading()?.now,
+            idle,
+            has_visited_all,
         })
+    }
+
+    /// Visits all tasks. Returns the number of processes that are left out.
+    fn visit_all(&mut self) -> Result<u64, BpfError> {
+        // What is listed from now on is for the next reading.
+        self.take_active()?;
+        self.iterate("sample", None)?;
+        let reading = self.last_reading()?;
+        if self.lists_active {
+            self.tasks = reading.visited;
+        }
+        Ok(reading.idle)
+    }
+
+    /// Visits these processes, and those that have run since the last reading; `are_all` if the others
+    /// cannot be in the target. `None` if there are too many.
+    fn visit(&mut self, mut pids: Vec<u32>, are_all: bool) -> Result<Option<LeftOut>, BpfError> {
+        self.iterate("survey", Some(std::process::id()))?;
+        let Some(mut active) = self.take_active()? else {
+            return Ok(None);
+        };
+        pids.sort_unstable();
+        active.sort_unstable();
+        active.dedup();
+        active.retain(|pid| pids.binary_search(pid).is_err());
+        if pids.len() + active.len() > self.visits_max() {
+            return Ok(None);
+        }
+        for pid in pids {
+            self.iterate("sample", Some(pid))?;
+        }
+        let idle = self.last_reading()?.idle;
+        for pid in active {
+            self.iterate("sample", Some(pid))?;
+        }
+        let reading = self.last_reading()?;
+        if are_all {
+            return Ok(Some(LeftOut {
+                idle: reading.idle,
+                of_all: true,
+            }));
+        }
+        if reading.waiting <= reading.queued {
+            return Ok(Some(LeftOut {
+                idle,
+                of_all: false,
+            }));
+        }
+        self.pass(pass::NOT_VISITED)?;
+        Ok(Some(LeftOut {
+            idle: self.last_reading()?.idle,
+            of_all: true,
+        }))
+    }
+
+    /// The processes that were listed since the last call; `None` if some could not be.
+    fn take_active(&mut self) -> Result<Option<Vec<u32>>, BpfError> {
+        let mut active = Vec::new();
+        while let Some(item) = self.active.next() {
+            active.extend(split::<u32>(&mut &item[..]));
+        }
+        let unlisted = self.counters()?.unlisted_active;
+        let are_all = mem::replace(&mut self.unlisted_active, unlisted) == unlisted;
+        Ok(are_all.then_some(active))
+    }
+
+    /// The present reading so far.
+    fn last_reading(&self) -> Result<record::Reading, BpfError> {
+        let reading = self.last_reading.get(&0, 0);
+        reading.map_err(read_error::<maps::Reading>)
     }
 
     /// Reads the processes that the last reading has left out.
@@ -345,35 +436,18 @@ impl Programs {
     ///
     /// When the iterator cannot be read.
     pub fn sample_idle(&mut self) -> Result<(), BpfError> {
-        self.state.only_idle = 1;
-        let read = self.read_tasks();
-        self.state.only_idle = 0;
-        read
+        self.output.clear();
+        self.pass(pass::LEFT_OUT)
     }
 
-    fn read_tasks(&mut self) -> Result<(), BpfError> {
-        self.write_state()?;
-        let mut file = self.iterate("sample")?;
-        update_cpu_clock();
-        let mut length = 0;
-        loop {
-            if self.buffer.len() * 8 - length < 64 << 10 {
-                self.buffer.resize(self.buffer.len() * 2, 0);
-            }
-            match file.read(&mut bytes_mut(&mut self.buffer)[length..]) {
-                Ok(0) => break,
-                Ok(count) => length += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(BpfError::ReadIterator {
-                        iterator: "sample",
-                        source,
-                    });
-                }
-            }
-        }
-        self.length = length;
-        Ok(())
+    /// Visits all tasks with one of the passes that report some of them.
+    fn pass(&mut self, pass: u64) -> Result<(), BpfError> {
+        self.state.pass = pass;
+        let visited = self
+            .write_state()
+            .and_then(|()| self.iterate("sample", None));
+        self.state.pass = pass::VISITED;
+        visited.and(self.write_state())
     }
 
     /// Number of the last reading.
@@ -383,7 +457,7 @@ impl Programs {
 
     /// The records of the last reading.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        records(&bytes(&self.buffer)[..self.length])
+        records(self.output.bytes())
     }
 
     /// Appends the events since the last call to `events`, and follows tasks that were moved between
@@ -465,15 +539,15 @@ impl Programs {
         written.map_err(write_error::<maps::Control>)
     }
 
-    /// Opens an iterator, whose output is one pass over all tasks.
-    fn iterate(&mut self, iterator: &'static str) -> Result<File, BpfError> {
+    /// Runs an iterator for all tasks, or for those of the process `pid`.
+    fn iterate(&mut self, iterator: &'static str, pid: Option<u32>) -> Result<(), BpfError> {
         let program: &mut Iter = program(&mut self.ebpf, iterator)?;
-        let link = program
-            .attach()
-            .and_then(|link| program.take_link(link))
-            .map_err(|error| BpfError::attach(iterator, error))?;
-        link.into_file()
-            .map_err(|source| BpfError::OpenIterator { iterator, source })
+        let program = program.fd();
+        let program = program.map_err(|error| BpfError::attach(iterator, error))?;
+        let opened = open(program.as_fd(), pid)
+            .map_err(|source| BpfError::OpenIterator { iterator, source })?;
+        let read = self.output.append(opened);
+        read.map_err(|source| BpfError::ReadIterator { iterator, source })
     }
 }
 
@@ -509,4 +583,25 @@ pub struct Reading {
     /// Processes without a record, because nothing but the time asleep has changed since the record
     /// of an earlier reading.
     pub idle: u64,
+    /// Whether `idle` has all of these. Otherwise it has only those that earlier readings have not left
+    /// out.
+    pub has_visited_all: bool,
+}
+
+/// The processes that a reading visits.
+#[derive(Debug)]
+pub enum Visits {
+    /// All.
+    All,
+    /// All that are known, these, and those that have run since the last reading.
+    Known(Vec<u32>),
+    /// Those that the last reading has not left out, these, and those that have run since.
+    Awake(Vec<u32>),
+}
+
+/// Visited processes that a reading has left out.
+struct LeftOut {
+    idle: u64,
+    /// Whether no others are left out.
+    of_all: bool,
 }

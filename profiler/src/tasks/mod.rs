@@ -34,6 +34,7 @@ mod row;
 mod sparse;
 mod threads;
 mod tree_cpu;
+mod visits;
 pub mod procfs_reader;
 
 use std::{sync::Arc, time::Instant};
@@ -172,6 +173,8 @@ pub struct TaskTable {
     read_at: u64,
     /// The same on the clock of the records.
     reading_clock: u64,
+    /// Begin of the last reading that has visited all processes, ns of `CLOCK_MONOTONIC`.
+    all_visited_at: u64,
     /// Which rows of sleeping processes are left out; `None` for none.
     sparse: Option<SparseRows>,
 }
@@ -229,6 +232,7 @@ impl TaskTable {
             sampled_at: 0,
             read_at: 0,
             reading_clock: 0,
+            all_visited_at: 0,
             sparse: None,
         }
     }
@@ -298,10 +302,11 @@ impl TaskTable {
         self.begin_epoch();
         let first = self.epochs == 1;
         let mut moved = Ok(());
+        let visits = self.visits(tick.monotonic_ns, last);
         let now = match &mut self.reader {
             Reader::Bpf(programs) => {
                 let reading = programs
-                    .sample(tick.monotonic_ns)
+                    .sample(tick.monotonic_ns, visits)
                     .context("reading the tasks")?;
                 moved = self.apply_bpf_reading(reading, last);
                 reading.monotonic_ns

@@ -36,8 +36,13 @@ impl TaskTable {
     /// differs, some have left the target, or a record was lost: the others are read.
     fn apply_idle(&mut self, reading: BpfReading, time: ReadingTime) -> Result<()> {
         self.reading_clock = reading.clock;
-        let left_out = self.processes.awake().filter(|one| one.is_left_out());
-        let left_out = left_out.count() + self.processes.asleep();
+        let left_out = if reading.has_visited_all {
+            self.all_visited_at = time.now;
+            let left_out = self.processes.awake().filter(|one| one.is_left_out());
+            left_out.count() + self.processes.asleep()
+        } else {
+            0
+        };
         if left_out as u64 == reading.idle {
             self.processes.leave_out(self.epochs);
             return Ok(());

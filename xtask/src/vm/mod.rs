@@ -31,7 +31,7 @@ const WITH_COUNTERS: (&str, &str) = ("aarch64", "6.12");
 /// Tests that need a PMU.
 pub const NEED_COUNTERS: &str = "pmu::";
 /// Tests that need a second CPU.
-const NEED_CPUS: &str = "migrations::";
+const NEED_CPUS: &str = "two_cpus::";
 /// Tests that take a CPU away, and so need a guest with two.
 pub const NEED_HOTPLUG: &str = "hotplug::";
 /// Kernel of the tier `devices`.

@@ -1,4 +1,4 @@
-//! Migrations compared with a known number and the kernel's event. These tests need a second CPU.
+//! Migrations compared with a known number and the kernel's event.
 
 use e2e::{rows::sum, workload_driver::WorkloadDriver};
 
