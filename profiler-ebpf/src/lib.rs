@@ -15,6 +15,7 @@ pub mod config;
 pub mod event;
 pub mod histogram;
 pub mod maps;
+pub mod names;
 pub mod offsets;
 pub mod per_key;
 pub mod record;

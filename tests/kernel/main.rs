@@ -9,6 +9,7 @@ mod file;
 mod histograms;
 mod hotplug;
 mod losses;
+mod names;
 mod net;
 mod perf;
 mod pmu;

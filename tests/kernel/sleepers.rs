@@ -1,11 +1,6 @@
 //! Readings leave out processes that sleep; nothing of them is lost.
 
-use std::{
-    fs::File,
-    io,
-    os::fd::{FromRawFd as _, RawFd},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use e2e::{
     dataset::Dataset,
@@ -15,7 +10,7 @@ use e2e::{
     writer::Writer,
 };
 
-use crate::kernel_release;
+use crate::{kernel_release, programs::count_runs};
 
 const BYTES: [u8; 1000] = [b'x'; 1000];
 
@@ -167,26 +162,13 @@ fn rows_of_sleeping_processes_can_be_left_out() {
     check(&recorded, false);
 }
 
-/// Has the kernel count the runs of BPF programs until the file is closed (`BPF_ENABLE_STATS`).
-fn count_program_runs() -> File {
-    const ENABLE_STATS: libc::c_long = 32;
-    let run_time = 0_u32;
-    // SAFETY: the attributes of the command, and a descriptor that nothing else owns.
-    unsafe {
-        let length = size_of_val(&run_time);
-        let fd = libc::syscall(libc::SYS_bpf, ENABLE_STATS, &raw const run_time, length);
-        assert!(fd >= 0, "{}", io::Error::last_os_error());
-        File::from_raw_fd(RawFd::try_from(fd).expect("a descriptor"))
-    }
-}
-
 /// Linux whose iterators can be limited to a process.
 const LIMITS_ITERATORS: [u32; 2] = [6, 1];
 
 #[test]
 fn reading_of_a_node_visits_processes_that_have_run() {
     const SLEEPERS: usize = 100;
-    let _counted = count_program_runs();
+    let _counted = count_runs();
     let recorded = Recorded::with(SLEEPERS, Target::Node, &[]);
     check(&recorded, false);
     let mut visits = recorded.finished.dataset().table("overhead");

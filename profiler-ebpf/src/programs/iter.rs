@@ -32,7 +32,7 @@ use crate::{
 const TIMER_PERIOD: u64 = 10_000_000;
 
 /// The `seq_file` and the task of a `struct bpf_iter__task` (kernel/bpf/task_iter.c).
-fn arguments(ctx: *mut c_void) -> Option<(Object, Task)> {
+pub fn arguments(ctx: *mut c_void) -> Option<(Object, Task)> {
     let ctx = Object(ctx.cast());
     let task = ctx.object(8);
     if task.is_null() {

@@ -18,6 +18,7 @@
 //! | `uring_submit`, `uring_complete` | `tp_btf/io_uring_*` | file I/O through io_uring |
 //! | `vfs_*`, `aio_*` | `fentry`, `fexit` | file I/O with method `vfs` |
 //! | `mark` | `iter/task` | follow the existing tasks of the target |
+//! | `names` | `iter.s/task` | arguments and environments of the followed processes |
 //! | `survey` | `iter/task` | what a reading has to visit |
 //! | `sample` | `iter/task` | one reading of all followed tasks |
 
@@ -31,6 +32,7 @@ mod kernel;
 mod lifecycle;
 mod maps;
 mod memory;
+mod names;
 mod namespace;
 pub(crate) mod net;
 mod per_cpu;

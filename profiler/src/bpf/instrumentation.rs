@@ -30,6 +30,8 @@ pub enum HookKind {
     Fexit,
     /// An iterator over kernel objects of a kind.
     Iterator,
+    /// An iterator whose program can sleep.
+    SleepableIterator,
 }
 
 /// A program and the hook to which it is attached.
@@ -74,6 +76,11 @@ impl Hook {
         Self::new(program, HookKind::Iterator, "task")
     }
 
+    /// The same, with a program that can sleep.
+    pub const fn tasks_sleepable(program: &'static str) -> Self {
+        Self::new(program, HookKind::SleepableIterator, "task")
+    }
+
     /// The same hook, with its name in older kernels.
     #[must_use]
     pub const fn formerly(self, function: &'static str) -> Self {
@@ -90,6 +97,7 @@ impl Hook {
             HookKind::Fentry => "fentry",
             HookKind::Fexit => "fexit",
             HookKind::Iterator => "iter",
+            HookKind::SleepableIterator => "iter.s",
         };
         format!("{kind}/{}", self.function)
     }

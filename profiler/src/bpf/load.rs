@@ -23,6 +23,9 @@ const UNUSED_HELPERS: &str = "PROFILER_UNUSED_HELPERS";
 /// Method of source `sched` that observes wakeups.
 pub const WAKEUP: &str = "wakeup";
 
+/// The program of [`names_iterator`].
+pub const NAMES: &str = "names";
+
 /// Entries of the map of block requests in flight. It is preallocated (4 MiB).
 const REQUESTS_MAX: u32 = 1 << 15;
 
@@ -216,6 +219,11 @@ pub fn tracepoints(settings: &Settings, kernel: &Btf, offsets: &Offsets) -> Vec<
         tracepoints.push(Hook::tracepoint("cgroup_attach", "cgroup_attach_task"));
     }
     tracepoints
+}
+
+/// The iterator that reads names in the memory of processes; `None` on kernels without the helper.
+pub fn names_iterator(kernel: &Btf) -> Option<Hook> {
+    has_helper(kernel, "BPF_FUNC_copy_from_user_task").then(|| Hook::tasks_sleepable(NAMES))
 }
 
 /// Entries of the map of processes: `kernel.pid_max` within limits. They take memory only while

@@ -6,6 +6,7 @@ mod instrumentation;
 mod iterator;
 mod kernel_map;
 mod load;
+mod names;
 mod object;
 mod pod;
 mod programs;
@@ -18,6 +19,7 @@ pub use self::{
     instrumentation::{AttachResult, Attached, Hook, Instrumentation, Method, Missing, Requested},
     kernel_map::KernelMap,
     load::{Scope, Settings, WAKEUP},
+    names::{NamesRecord, read_names},
     programs::{KernelSupport, Programs, Reading, Roots, Visits},
     records::{Event, Record},
     stats::Stats,

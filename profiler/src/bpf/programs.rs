@@ -1,6 +1,7 @@
 //! The loaded programs: their target, readings, events and maps.
 
 use std::{
+    fs::File,
     mem,
     os::fd::{AsFd as _, OwnedFd},
     panic::resume_unwind,
@@ -31,7 +32,9 @@ use super::{
     },
     iterator::{Output, open},
     kernel_map::KernelMap,
-    load::{Scope, Settings, config, load_object, observe_wakeups, tracepoints},
+    load::{
+        NAMES, Scope, Settings, config, load_object, names_iterator, observe_wakeups, tracepoints,
+    },
     object::{array, hash_map, program, ring_buffer},
     pod::split,
     records::{Event, Record, event, records},
@@ -103,14 +106,15 @@ impl Programs {
         let path = host.sysfs.join("kernel/btf/vmlinux");
         // aya parses the same file, once to load the object and once to load the programs.
         let parse = || aya::Btf::parse_file(&path, aya::Endianness::default());
-        let (offsets, config, tracepoints, mut ebpf, btf) = thread::scope(|scope| {
+        let (offsets, config, hooks, mut ebpf, btf) = thread::scope(|scope| {
             let btf = thread::Builder::new().spawn_scoped(scope, parse);
-            let (offsets, config, tracepoints) = {
+            let (offsets, config, hooks) = {
                 let kernel = Btf::read(&path)?;
                 let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
                 let wakeups = observe_wakeups(host, &offsets, &mut instrumentations);
                 let config = config(host, settings, &kernel, &offsets, wakeups);
-                (offsets, config, tracepoints(settings, &kernel, &offsets))
+                let tracepoints = tracepoints(settings, &kernel, &offsets);
+                (offsets, config, (tracepoints, names_iterator(&kernel)))
             };
             let missing = offsets.missing();
             if !missing.is_empty() {
@@ -122,21 +126,24 @@ impl Programs {
                 Ok(btf) => btf.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 Err(_) => parse(),
             };
-            Ok((offsets, config, tracepoints, ebpf, btf))
+            Ok((offsets, config, hooks, ebpf, btf))
         })?;
+        let (tracepoints, names) = hooks;
         let btf = btf.map_err(BpfError::ParseBtf)?;
         let mut attached = Vec::new();
         let lists_active = config.lists_active != 0;
         let mut iterators = vec![Hook::tasks("mark"), Hook::tasks("sample")];
         iterators.extend(lists_active.then(|| Hook::tasks("survey")));
         let required: Vec<Hook> = iterators.iter().chain(&tracepoints).copied().collect();
-        let rejected = load_all(&mut ebpf, &btf, &required, &instrumentations);
+        let all: Vec<Hook> = required.iter().chain(&names).copied().collect();
+        let rejected = load_all(&mut ebpf, &btf, &all, &instrumentations);
         for hook in &required {
             let program = ebpf.program_mut(hook.program);
             let program = program.ok_or(BpfError::NoProgram(hook.program))?;
             load(program, hook, hook.function, &btf)?;
         }
-        attached.extend(iterators.iter().map(|hook| Attached {
+        let names = names.filter(|_| !rejected.contains_key(NAMES));
+        attached.extend(iterators.iter().chain(&names).map(|hook| Attached {
             program: hook.program,
             hook: hook.name(),
         }));
@@ -539,15 +546,25 @@ impl Programs {
         written.map_err(write_error::<maps::Control>)
     }
 
+    /// Opens the iterator that [`read_names`](super::read_names) reads; `None` if the kernel has none.
+    pub fn open_names(&mut self) -> Option<File> {
+        let mut attached = self.attached.iter();
+        attached.find(|attached| attached.program == NAMES)?;
+        self.open(NAMES, None).ok()
+    }
+
     /// Runs an iterator for all tasks, or for those of the process `pid`.
     fn iterate(&mut self, iterator: &'static str, pid: Option<u32>) -> Result<(), BpfError> {
+        let opened = self.open(iterator, pid)?;
+        let read = self.output.append(opened);
+        read.map_err(|source| BpfError::ReadIterator { iterator, source })
+    }
+
+    fn open(&mut self, iterator: &'static str, pid: Option<u32>) -> Result<File, BpfError> {
         let program: &mut Iter = program(&mut self.ebpf, iterator)?;
         let program = program.fd();
         let program = program.map_err(|error| BpfError::attach(iterator, error))?;
-        let opened = open(program.as_fd(), pid)
-            .map_err(|source| BpfError::OpenIterator { iterator, source })?;
-        let read = self.output.append(opened);
-        read.map_err(|source| BpfError::ReadIterator { iterator, source })
+        open(program.as_fd(), pid).map_err(|source| BpfError::OpenIterator { iterator, source })
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     process_stat,
     process_status::real_uid,
 };
-use crate::support::helper_process::HelperProcess;
+use crate::support::helper_process::{ANSWERS, HelperProcess, REQUESTS, end_with_thread, transfer};
 
 /// A file that waits for the memory of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,6 +214,18 @@ pub(crate) fn read_all(procfs: &Path, requests: &[(u32, MemoryFile)]) -> Vec<io:
     results
 }
 
+/// Whether a process has ever blocked reading.
+pub(crate) fn is_any_blocked() -> bool {
+    IS_ANY_BLOCKED.load(Ordering::Relaxed)
+}
+
+/// Kills a helper that several processes can have blocked.
+pub(crate) fn abandon(helper: HelperProcess) {
+    helper.kill();
+    Blocked::lock().killed.push((None, helper));
+    IS_ANY_BLOCKED.store(true, Ordering::Relaxed);
+}
+
 fn blocked() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the process blocks reading")
 }
@@ -224,8 +236,7 @@ fn identity(procfs: &Path, pid: u32) -> Identity {
 }
 
 fn is_refused(procfs: &Path, pid: u32) -> bool {
-    IS_ANY_BLOCKED.load(Ordering::Relaxed)
-        && Blocked::lock().refuses(identity(procfs, pid), real_uid(procfs, pid))
+    is_any_blocked() && Blocked::lock().refuses(identity(procfs, pid), real_uid(procfs, pid))
 }
 
 /// Answers of the helper, which is started if there is none; fewer than requests if the next one
@@ -264,7 +275,7 @@ fn exchange(
 }
 
 /// Whether the helper answers before it is taken for blocked.
-fn answers_in_time(helper: &HelperProcess) -> io::Result<bool> {
+pub(crate) fn answers_in_time(helper: &HelperProcess) -> io::Result<bool> {
     let begin = Instant::now();
     let is_runnable = || {
         let stat = process_stat::of_process(Path::new("/proc"), helper.pid());
@@ -301,17 +312,18 @@ fn start() -> io::Result<HelperProcess> {
     // Of the parent's heap, so that the child needs none.
     let mut buffer = vec![0; HEADER + ENVIRON_MAX + 1];
     // SAFETY: `serve` makes only system calls.
-    unsafe { HelperProcess::start(|| serve(&mut buffer)) }
+    unsafe { HelperProcess::start(None, || serve(&mut buffer)) }
 }
 
 /// The child: reads the file of each request, until the pipe is closed.
 fn serve(buffer: &mut [u8]) {
-    // SAFETY: system calls on memory of this process. A child in a read(2) that blocks does not see
-    // the end of its pipe.
+    end_with_thread();
+    // SAFETY: system calls on memory of this process.
     unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         let mut request = [0u8; REQUEST];
-        while all(&mut request, |at, rest| libc::read(0, at.cast(), rest)) {
+        while transfer(&mut request, |at, rest| {
+            libc::read(REQUESTS, at.cast(), rest)
+        }) {
             let limit = u32::from_ne_bytes([request[0], request[1], request[2], request[3]]);
             let end = (HEADER + limit as usize + 1).min(buffer.len());
             let (path, into) = (&request[PATH..], &mut buffer[HEADER..end]);
@@ -323,8 +335,8 @@ fn serve(buffer: &mut [u8]) {
             buffer[..4].copy_from_slice(&errno.to_ne_bytes());
             buffer[4..HEADER].copy_from_slice(&length.to_ne_bytes());
             let answer = &mut buffer[..HEADER + length as usize];
-            if !all(answer, |at, rest| {
-                libc::write(1, at.cast_const().cast(), rest)
+            if !transfer(answer, |at, rest| {
+                libc::write(ANSWERS, at.cast_const().cast(), rest)
             }) {
                 return;
             }
@@ -361,19 +373,6 @@ unsafe fn read_file(path: &[u8], into: &mut [u8]) -> (u32, i32) {
         )]
         (length as u32, errno)
     }
-}
-
-/// Transfers all bytes; `false` at the end of the pipe.
-fn all(bytes: &mut [u8], mut transfer: impl FnMut(*mut u8, usize) -> isize) -> bool {
-    let mut done = 0;
-    while done < bytes.len() {
-        let rest = &mut bytes[done..];
-        match transfer(rest.as_mut_ptr(), rest.len()) {
-            count if count > 0 => done += count.cast_unsigned(),
-            _ => return false,
-        }
-    }
-    true
 }
 
 #[cfg(test)]

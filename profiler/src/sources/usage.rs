@@ -18,7 +18,7 @@ columns! {
         minor_faults: u64 = Counter("1", "Page faults served without I/O (task_struct.min_flt)"),
         major_faults: u64 = Counter("1", "Page faults that waited for I/O (task_struct.maj_flt)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory: file, anonymous and shared pages, including the parts counted per CPU"),
-        pss: Option<u64> = Gauge("bytes", "Resident memory, with shared pages divided by the number of processes that map them (smaps_rollup). Read every 30 s, when the resident memory of the target has grown by 25 %, and at the end of the run with up to 256 processes; null at other samples, for all but the 16,384 largest processes, for processes that started since, and for those that block reading their memory. For sums over processes use the view `footprint`"),
+        pss: Option<u64> = Gauge("bytes", "Resident memory, with shared pages divided by the number of processes that map them (smaps_rollup). Read every 30 s, when the resident memory of the target has grown by 25 %, and at the end of the run with up to 256 processes; if there are more, those that only sleep are read one after the other, at 0.1 % of a CPU. Null at other samples, for all but the 16,384 largest processes, for processes that started since, and for those that block reading their memory. For sums over processes use the view `footprint`"),
         uss: Option<u64> = Gauge("bytes", "Private resident memory (smaps_rollup); read together with pss. For sums over processes use the view `footprint`"),
         vms: Option<u64> = Gauge("bytes", "Size of the address space (mm_struct.total_vm)"),
         shared: Option<u64> = Gauge("bytes", "Resident pages of files and shared memory"),

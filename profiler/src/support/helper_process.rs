@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io,
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,6 +18,13 @@ use rustix::{
 };
 
 use super::clock::cpu_ns_of;
+
+/// Descriptor from which the process reads requests.
+pub const REQUESTS: i32 = 0;
+/// Descriptor to which the process writes answers.
+pub const ANSWERS: i32 = 1;
+/// Descriptor of the file that the process was given.
+pub const INPUT: i32 = 2;
 
 /// Helpers that have not been waited for.
 static ALL: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
@@ -35,14 +42,14 @@ pub fn cpu_ns() -> u64 {
 #[derive(Debug)]
 pub struct HelperProcess {
     child: Pid,
-    /// Read by the process as its stdin.
+    /// What the process reads from [`REQUESTS`].
     pub requests: File,
-    /// What the process writes to its stdout.
+    /// What the process writes to [`ANSWERS`].
     pub answers: File,
 }
 
 impl HelperProcess {
-    /// Forks a process that calls `serve` and then ends.
+    /// Forks a process that calls `serve` and then ends. It has the file `input` as [`INPUT`].
     ///
     /// # Safety
     ///
@@ -51,9 +58,10 @@ impl HelperProcess {
     /// # Errors
     ///
     /// When there is no further process or descriptor.
-    pub unsafe fn start(serve: impl FnOnce()) -> io::Result<Self> {
+    pub unsafe fn start(input: Option<BorrowedFd<'_>>, serve: impl FnOnce()) -> io::Result<Self> {
         let (request, requests) = pipe_with(PipeFlags::CLOEXEC)?;
         let (answers, answer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let input = input.map(|input| input.as_raw_fd());
         // SAFETY: the child makes only system calls. Its other descriptors are closed, so that
         // counters and BPF programs end with the parent and signal handlers cannot write to its
         // pipes.
@@ -61,9 +69,10 @@ impl HelperProcess {
             -1 => return Err(io::Error::last_os_error()),
             // SAFETY: as above.
             0 => unsafe {
-                libc::dup2(request.as_raw_fd(), 0);
-                libc::dup2(answer.as_raw_fd(), 1);
-                libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
+                libc::dup2(request.as_raw_fd(), REQUESTS);
+                libc::dup2(answer.as_raw_fd(), ANSWERS);
+                let last = input.map_or(ANSWERS, |input| libc::dup2(input, INPUT));
+                libc::syscall(libc::SYS_close_range, last + 1, libc::c_uint::MAX, 0);
                 serve();
                 libc::_exit(0)
             },
@@ -123,6 +132,28 @@ impl HelperProcess {
         }
         has_ended
     }
+}
+
+/// Has the process killed when the thread ends that has forked it. A system call that blocks does not see
+/// the end of a pipe.
+pub fn end_with_thread() {
+    // SAFETY: a system call without pointers.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+}
+
+/// Transfers all bytes, in the process; `false` at the end of the pipe. The function makes the system call.
+pub fn transfer(bytes: &mut [u8], mut call: impl FnMut(*mut u8, usize) -> isize) -> bool {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &mut bytes[done..];
+        match call(rest.as_mut_ptr(), rest.len()) {
+            count if count > 0 => done += count.cast_unsigned(),
+            _ => return false,
+        }
+    }
+    true
 }
 
 fn wait_for_any(pipes: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {

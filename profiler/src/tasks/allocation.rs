@@ -35,8 +35,8 @@ pub(super) fn cpus(procfs: &Path, pid: u32) -> Option<Arc<str>> {
     listed(&all)
 }
 
-/// CPUs of the main thread, which is the only one after an exec.
-pub(super) fn cpus_after_exec(pid: u32) -> Option<Arc<str>> {
+/// CPUs of the main thread.
+pub(super) fn cpus_of_main_thread(pid: u32) -> Option<Arc<str>> {
     listed(&affinity(pid)?)
 }
 
@@ -100,7 +100,10 @@ mod tests {
             let _ = ended.recv();
         });
         let tid = is_bound.recv().expect("a sender").cast_unsigned();
-        assert_eq!(cpus_after_exec(tid).as_deref(), Some(&*last.to_string()));
+        assert_eq!(
+            cpus_of_main_thread(tid).as_deref(),
+            Some(&*last.to_string())
+        );
         let all = cpus(Path::new("/proc"), std::process::id()).expect("this process");
         let all = cpu_list(&all).expect("a list");
         assert!(all.contains(&first) && all.contains(&last), "{all:?}");

@@ -1,24 +1,16 @@
 //! Names of a process: command, executable, command line, cgroup, batch job.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use hashbrown::HashMap;
 use profiler_ebpf::event::{Environment, Exec, VARIABLE_MAX};
 
-use super::{Allocation, Budget, Cmdline, ProcessId, allocation};
+use super::{
+    Allocation, Budget, Cmdline, ProcessId, allocation,
+    names::{Cgroup, Names, executable},
+};
 use crate::{
-    host::{Cgroups, Host},
-    job::{JobCgroup, JobEnvironment, JobNumbers, Membership, trust},
-    procfs::{
-        cgroup_limits::CgroupLimits,
-        memory_file::{self, MemoryFile},
-        process_cgroup,
-        process_file::{self, SMALL_MAX},
-        process_stat,
-    },
+    host::Host,
+    job::{JobEnvironment, JobNumbers, Membership},
 };
 
 /// Names of a process; `None` if unknown.
@@ -53,110 +45,8 @@ impl Default for Description {
     }
 }
 
-/// Limits by content of `/proc/PID/cgroup`, because many processes share a cgroup.
-pub(super) type Limits = HashMap<Vec<u8>, CgroupLimits>;
-
-/// Names read from `/proc`; `None` if they could not be read.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    cmdline: Option<Cmdline>,
-    exe: Option<Arc<str>>,
-    cgroup: Cgroup,
-    allocation: Option<Allocation>,
-    environment: Option<JobEnvironment>,
-    /// Bytes read from the memory of the process.
-    pub(super) bytes: usize,
-}
-
-impl Names {
-    /// Reads the names of a process.
-    pub(super) fn read(
-        procfs: &Path,
-        cgroups: &Cgroups,
-        job_numbers: &mut JobNumbers,
-        limits: &mut Limits,
-        id: ProcessId,
-    ) -> Self {
-        let mut names = Self {
-            exe: executable(procfs, id.pid),
-            cgroup: Cgroup::read(procfs, cgroups, id.pid),
-            ..Self::default()
-        };
-        if let Some(cpus) = allocation::cpus(procfs, id.pid)
-            && names.cgroup.path.is_some()
-        {
-            let lines = &names.cgroup.lines;
-            let limits = limits
-                .entry_ref(&lines[..])
-                .or_insert_with(|| CgroupLimits::read(cgroups, lines));
-            let limits = *limits;
-            names.allocation = Some(Allocation { cpus, limits });
-        }
-        if let (Some(job), Some(directory)) = (&names.cgroup.job, &names.cgroup.job_directory) {
-            names.cgroup.job_number = job_numbers.find(procfs, directory, job);
-        }
-        // Kernel threads have neither executable nor environment.
-        let files = [MemoryFile::Cmdline, MemoryFile::Environ];
-        let files = &files[..=usize::from(names.exe.is_some())];
-        let requests: Vec<_> = files.iter().map(|file| (id.pid, *file)).collect();
-        let mut read = memory_file::read_all(procfs, &requests).into_iter();
-        if let Some(Ok(content)) = read.next() {
-            names.bytes += content.bytes.len();
-            names.cmdline = (!content.bytes.is_empty())
-                .then(|| Cmdline::from_args(&content.bytes, content.truncated));
-        }
-        if let Some(Ok(content)) = read.next() {
-            names.bytes += content.bytes.len();
-            names.environment = Some(JobEnvironment::parse(content.strings()));
-        }
-        if is_alive(procfs, id) {
-            names
-        } else {
-            Self::default()
-        }
-    }
-
-    /// Whether the command line needs a budget.
-    pub(super) fn has_long_cmdline(&self) -> bool {
-        self.cmdline.as_ref().is_some_and(Cmdline::is_long)
-    }
-}
-
-/// Cgroup of a process.
-#[derive(Debug, Default)]
-struct Cgroup {
-    /// `/proc/PID/cgroup`.
-    lines: Vec<u8>,
-    path: Option<Arc<str>>,
-    /// The job that the cgroup proves, and its directory.
-    job: Option<JobCgroup>,
-    job_directory: Option<PathBuf>,
-    /// Number of the job, if its directory is named by a SLUID.
-    job_number: Option<Arc<str>>,
-}
-
-impl Cgroup {
-    fn read(procfs: &Path, cgroups: &Cgroups, pid: u32) -> Self {
-        let Ok(content) = process_file::read(procfs, pid, "cgroup", SMALL_MAX) else {
-            return Self::default();
-        };
-        let lines = content.bytes;
-        let path = cgroup_path(&lines);
-        // In version 1 an exiting process is moved to the root.
-        let has_left = path.as_deref() == Some("/") && process_stat::has_exited(procfs, pid);
-        let (job, job_directory) = trust::proven_job(cgroups, &lines).unzip();
-        Self {
-            path: path.filter(|_| !has_left),
-            lines,
-            job,
-            job_directory: job_directory.flatten(),
-            job_number: None,
-        }
-    }
-}
-
 impl Description {
-    /// Applies names read from `/proc`. Names that could not be read keep their value.
+    /// Applies names. Those that could not be read keep their value.
     pub(super) fn set_names(
         &mut self,
         names: Names,
@@ -170,15 +60,15 @@ impl Description {
         if let (Some(job), Some(number)) = (&names.cgroup.job, &names.cgroup.job_number) {
             job_numbers.insert_of(job, Arc::clone(number));
         }
-        self.set_cgroup(names.cgroup, job_numbers);
+        self.set_cgroup(&names.cgroup, job_numbers);
         self.allocation = names.allocation.or(self.allocation.take());
         if let Some(environment) = &names.environment {
             self.job.set_environment(environment);
         }
     }
 
-    fn set_cgroup(&mut self, cgroup: Cgroup, job_numbers: &JobNumbers) {
-        self.cgroup = cgroup.path.or(self.cgroup.take());
+    fn set_cgroup(&mut self, cgroup: &Cgroup, job_numbers: &JobNumbers) {
+        self.cgroup = cgroup.path.clone().or(self.cgroup.take());
         if let Some(job) = &cgroup.job {
             self.job.set_cgroup(job, job_numbers.job_id(job));
         }
@@ -200,7 +90,7 @@ impl Description {
         let is_whole = u64::from(exec.args_len) == exec.args_total && exec.args_len != 0;
         self.cmdline = (exec.args_len != 0)
             .then(|| Cmdline::from_args(args, !is_whole).within(cmdlines, exec.uid));
-        if !is_alive(&host.procfs, id) {
+        if !id.is_alive(&host.procfs) {
             return false;
         }
         self.exe = executable(&host.procfs, id.pid).or(self.exe.take());
@@ -215,10 +105,12 @@ impl Description {
             self.allocation = None;
         }
         let needs_limits = cgroup.path.is_some() && self.allocation.is_none();
-        self.set_cgroup(cgroup, job_numbers);
-        if let (Some(allocation), Some(cpus)) =
-            (&mut self.allocation, allocation::cpus_after_exec(id.pid))
-            && allocation.cpus != cpus
+        self.set_cgroup(&cgroup, job_numbers);
+        // After an exec, there is only the main thread.
+        if let (Some(allocation), Some(cpus)) = (
+            &mut self.allocation,
+            allocation::cpus_of_main_thread(id.pid),
+        ) && allocation.cpus != cpus
         {
             allocation.cpus = cpus;
         }
@@ -240,7 +132,7 @@ impl Description {
         let variables = environment.variables.iter().take(count);
         let parsed = JobEnvironment::parse(variables.map(<[u8; VARIABLE_MAX]>::as_slice));
         self.job.set_environment(&parsed);
-        environment.truncated != 0 && is_alive(&host.procfs, environment.into())
+        environment.truncated != 0 && ProcessId::from(environment).is_alive(&host.procfs)
     }
 
     /// Sets the command name from a string that NUL ends.
@@ -261,46 +153,23 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..end.unwrap_or(bytes.len())]
 }
 
-fn executable(procfs: &Path, pid: u32) -> Option<Arc<str>> {
-    let path = process_file::executable(procfs, pid)?;
-    Some(path.to_string_lossy().into())
-}
-
-/// Selects the path for [`Description::cgroup`] from the lines of `/proc/PID/cgroup`.
-fn cgroup_path(text: &[u8]) -> Option<Arc<str>> {
-    let lines = || process_cgroup::lines(text);
-    let is_v2 =
-        |line: &process_cgroup::Line<'_>| line.hierarchy == "0" && line.controllers.is_empty();
-    lines()
-        .find(|line| is_v2(line) && line.path != Path::new("/"))
-        .or_else(|| lines().find(|line| line.path != Path::new("/")))
-        .or_else(|| lines().next())
-        .map(|line| line.path.to_string_lossy().into())
-}
-
-/// Whether the process still exists.
-pub(super) fn is_alive(procfs: &Path, id: ProcessId) -> bool {
-    process_stat::has_start(procfs, id.pid, id.start_boottime)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::procfs::stat::tick_ns;
+    use std::path::Path;
+
+    use super::{
+        super::names::{Origin, Shared},
+        *,
+    };
+    use crate::{
+        host::Cgroups,
+        procfs::{process_stat, stat::tick_ns},
+    };
 
     #[test]
     fn text_ends_at_nul() {
         assert_eq!(&*text(b"true\0garbage"), "true");
         assert_eq!(&*text(b"\xff\0"), "\u{fffd}");
-    }
-
-    #[test]
-    fn cgroup_of_version_2_has_precedence() {
-        let path = |lines: &str| cgroup_path(lines.as_bytes()).map(|path| path.to_string());
-        assert_eq!(path("4:cpu:/a\n0::/b\n").as_deref(), Some("/b"));
-        assert_eq!(path("5:io:/\n4:cpu:/a\n0::/\n").as_deref(), Some("/a"));
-        assert_eq!(path("5:io:/\n0::/\n").as_deref(), Some("/"));
-        assert_eq!(path(""), None);
     }
 
     #[test]
@@ -313,8 +182,16 @@ mod tests {
             start_boottime: stat.starttime * tick_ns(),
         };
         let mut description = Description::default();
-        let (cgroups, mut numbers) = (Cgroups::default(), JobNumbers::default());
-        let names = Names::read(procfs, &cgroups, &mut numbers, &mut Limits::new(), id);
+        let read = |id| {
+            let mut origin = Origin {
+                procfs,
+                cgroups: &Cgroups::default(),
+                job_numbers: &mut JobNumbers::default(),
+                shared: &mut Shared::default(),
+            };
+            Names::read(&mut origin, id)
+        };
+        let names = read(id);
         let mut budget = Budget::new(1 << 20);
         description.set_names(names, &mut JobNumbers::default(), &mut budget, 0);
         let exe = std::env::current_exe()
@@ -328,7 +205,6 @@ mod tests {
             pid,
             start_boottime: 0,
         };
-        let names = Names::read(procfs, &cgroups, &mut numbers, &mut Limits::new(), earlier);
-        assert!(names.exe.is_none());
+        assert!(read(earlier).exe.is_none());
     }
 }

@@ -8,22 +8,24 @@ use std::{
 use hashbrown::HashSet;
 
 use super::{
-    Access, Budget, TaskTable,
-    identity_worker::{self, Request},
+    Access, Budget, Reader, TaskTable,
+    identity_worker::{self, Batch, Request},
 };
 use crate::procfs::memory_file;
 
 /// Time that a sample waits for names. Most are available within it.
 const TIMEOUT: Duration = Duration::from_millis(2);
-/// Time that the first sample waits.
+/// Time that the first sample waits, unless the processes are many.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time that the last sample waits, with as many requests as it needs: longer than a process can
 /// block one.
 const LAST_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Idle processes of a large node whose names are read in each period after the first one: reading
-/// them takes 40 µs each.
+/// Idle processes of a large node whose names are read in each period after the first one, if they are read
+/// from `/proc`: that takes 40 µs each.
 const IDLE_MAX: usize = 64;
 const IDLE_PERIOD: Duration = Duration::from_millis(900);
+/// Missing names from which a pass of the iterator is worth it.
+const PASS_MIN: usize = 64;
 /// Bytes of long command lines in memory.
 const CMDLINE_BYTES: usize = 32 << 20;
 
@@ -52,28 +54,65 @@ impl TaskTable {
         let begin = Instant::now();
         self.receive_names(Duration::ZERO);
         loop {
-            let has_requested = self.request_names(last);
-            self.receive_names(match (first, last) {
-                (_, true) => LAST_TIMEOUT.saturating_sub(begin.elapsed()),
-                (true, _) => FIRST_TIMEOUT,
-                _ if has_requested => TIMEOUT,
-                _ => Duration::ZERO,
+            let requested = self.request_names(last);
+            self.receive_names(match (requested, first, last) {
+                (_, _, true) => LAST_TIMEOUT.saturating_sub(begin.elapsed()),
+                (1..=identity_worker::BATCH_MAX, true, _) => FIRST_TIMEOUT,
+                (0, ..) => Duration::ZERO,
+                _ => TIMEOUT,
             });
-            let is_complete = !has_requested && self.identity_worker.is_idle();
+            let is_complete = requested == 0 && self.identity_worker.is_idle();
             if !last || is_complete || begin.elapsed() > LAST_TIMEOUT {
                 break;
             }
         }
     }
 
-    /// Requests a batch of missing names. Returns `false` if there is none, or another one is in
-    /// progress.
-    fn request_names(&mut self, last: bool) -> bool {
+    /// Requests a batch of missing names. Returns the number of its processes: 0 if there are none, or another
+    /// batch is in progress.
+    fn request_names(&mut self, last: bool) -> usize {
         if !self.any_undescribed || !self.identity_worker.is_idle() {
-            return false;
+            return 0;
         }
-        let batch = self.next_batch(Instant::now(), last);
-        !batch.is_empty() && self.identity_worker.start(batch)
+        let now = Instant::now();
+        let batch = match self.next_pass(now) {
+            Some(batch) => batch,
+            None => Batch {
+                requests: self.next_batch(now, last),
+                iterator: None,
+            },
+        };
+        let count = batch.requests.len();
+        if count != 0 && self.identity_worker.start(batch) {
+            count
+        } else {
+            0
+        }
+    }
+
+    /// All processes whose names are missing, with the iterator that reads them; `None` if they are few, or
+    /// there is none.
+    fn next_pass(&mut self, now: Instant) -> Option<Batch> {
+        let is_due = self.idle_names_at.is_none_or(|at| now - at >= IDLE_PERIOD);
+        let Reader::Bpf(programs) = &mut self.reader else {
+            return None;
+        };
+        if !is_due || self.has_pass_failed || memory_file::is_any_blocked() {
+            return None;
+        }
+        let awake = self.processes.awake();
+        let missing = awake.filter(|process| !process.described && process.access != Access::None);
+        let missing = missing.map(|process| (process.id, process.uid));
+        let requests: Vec<_> = missing.chain(self.processes.asleep_undescribed()).collect();
+        if requests.len() < PASS_MIN {
+            return None;
+        }
+        let iterator = programs.open_names()?;
+        self.idle_names_at = Some(now);
+        Some(Batch {
+            requests,
+            iterator: Some(iterator),
+        })
     }
 
     /// The next processes whose names are read: first those that have run.
@@ -123,11 +162,17 @@ impl TaskTable {
     }
 
     fn receive_names(&mut self, timeout: Duration) {
-        let received = self.identity_worker.receive(timeout);
-        if received.iter().any(|(_, names)| names.has_long_cmdline()) {
+        let Some(received) = self.identity_worker.receive(timeout) else {
+            return;
+        };
+        if received.has_failed {
+            (self.has_pass_failed, self.idle_names_at) = (true, None);
+        }
+        let mut names = received.names.iter();
+        if names.any(|(_, names)| names.has_long_cmdline()) {
             self.cmdlines = self.cmdline_budget();
         }
-        for (id, names) in received {
+        for (id, names) in received.names {
             let Some(process) = self.processes.get_mut(id) else {
                 continue;
             };

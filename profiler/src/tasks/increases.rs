@@ -2,7 +2,7 @@
 
 use profiler_ebpf::record::state;
 
-use super::{Access, End, Process, Reader, Row, TaskTable, counters::CpuTime, identity};
+use super::{Access, End, Process, Reader, Row, TaskTable, counters::CpuTime};
 use crate::{
     schema::read::sum_of_known,
     support::clock::{Clock, monotonic_ns},
@@ -34,7 +34,7 @@ impl TaskTable {
                 status: None,
             });
             process.changed = true;
-            epochs_max == 1 || !identity::is_alive(&host.procfs, process.id)
+            epochs_max == 1 || !process.id.is_alive(&host.procfs)
         });
     }
 

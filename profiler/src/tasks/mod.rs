@@ -19,6 +19,7 @@ mod increases;
 mod jobs;
 mod lifecycle;
 mod missed_estimate;
+mod names;
 mod identity_worker;
 mod identity;
 mod identity_queue;
@@ -135,6 +136,8 @@ pub struct TaskTable {
     any_undescribed: bool,
     /// Last request for names of idle processes of a large node.
     idle_names_at: Option<Instant>,
+    /// Whether the iterator could not be read to its end; names are then read from `/proc`.
+    has_pass_failed: bool,
     reader: Reader,
     details: DetailsReader,
     host: Host,
@@ -208,6 +211,7 @@ impl TaskTable {
             rss: 0,
             any_undescribed: false,
             idle_names_at: None,
+            has_pass_failed: false,
             processes: Processes::default(),
             reader,
             details: DetailsReader::new(host),

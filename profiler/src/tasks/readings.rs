@@ -103,6 +103,7 @@ impl TaskTable {
                     );
                     process.described = !needs_names;
                     process.changed = true;
+                    self.identity_worker.discard(process.id);
                 }
                 Event::Environment(environment) => {
                     // The exec came before; without its event, the process can be unknown.
@@ -277,6 +278,7 @@ impl TaskTable {
                     process.on_exec(0, self.page);
                     process.described = false;
                     process.changed = true;
+                    self.identity_worker.discard(id);
                 }
                 Change::End(id, at) => ends.push((id, at)),
             }

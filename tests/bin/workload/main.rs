@@ -6,6 +6,7 @@
 //! | `workload files OPERATION DIRECTORY CALLS` | file operations (`files/mod.rs`) |
 //! | `workload aio DISK MILLISECONDS` | asynchronous reads of a disk (`files/aio.rs`) |
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
+//! | `workload title` | a title instead of arguments (`title.rs`) |
 //! | `workload fuse DEVICE FILE` | memory that no process can read (`fuse.rs`) |
 //! | `workload file-systems DIRECTORY SILENT COMMAND…` | file systems while a command runs (`file_systems.rs`) |
 //! | `workload descriptors COUNT` | this many open files |
@@ -23,6 +24,7 @@ mod files;
 mod forks;
 mod fuse;
 mod spin;
+mod title;
 
 use std::{
     fs::File,
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
             bounds::fsync(directory.as_ref(), milliseconds.parse().expect("a number"));
         }
         ["cmdline", bytes] => cmdline::main(bytes.parse().expect("a number")),
+        ["title"] => title::main(),
         ["fuse", device, file] => fuse::main(device.as_ref(), file.as_ref()),
         ["file-systems", directory, silent, ref command @ ..] => {
             let silent = silent.parse().expect("a number");

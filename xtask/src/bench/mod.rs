@@ -22,6 +22,7 @@ mod workloads;
 use anyhow::Result;
 use clap::Subcommand;
 
+pub use self::overhead::check_cpu;
 use crate::workspace::Workspace;
 
 /// `cargo xtask bench`

@@ -112,6 +112,30 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Measures the CPU time of the profiler after the first seconds; an error if a goal is missed.
+pub fn check_cpu(workspace: &Workspace) -> Result<String> {
+    const DURATION: Duration = Duration::from_secs(20);
+    let program = bpf::build_optimized(workspace)?;
+    let scratch = workspace.target.join("bench");
+    fs::create_dir_all(&scratch).with_context(|| format!("creating {}", scratch.display()))?;
+    let profiler = Profiler {
+        program: &program,
+        scratch: &scratch,
+    };
+    let mut missed = Vec::new();
+    for scenario in SCENARIOS {
+        let costs = Cost::measure(scenario, DURATION, &profiler, false)?;
+        for (text, is_missed) in costs.iter().map(Cost::cpu) {
+            progress(&text);
+            missed.extend(is_missed.then_some(text));
+        }
+    }
+    if !missed.is_empty() {
+        bail!("{} goals missed\n  {}", missed.len(), missed.join("\n  "));
+    }
+    Ok(format!("{} loads", SCENARIOS.len()))
+}
+
 /// Adds the figures to the report; returns the goals that are missed.
 fn measure(
     workloads: &[Workload],

@@ -175,6 +175,14 @@ impl Cost {
             .collect()
     }
 
+    /// CPU time after the first seconds, and whether it is above its goal.
+    pub fn cpu(&self) -> (String, bool) {
+        let (cpu, goal) = (self.cpu_percent, self.scenario.cpu_goal_percent);
+        let name = self.scenario.name;
+        let text = format!("{name}: {cpu:.2} % of a core, goal {goal:.1}");
+        (text, cpu > goal)
+    }
+
     /// The goals that are missed.
     pub fn missed(&self) -> impl Iterator<Item = String> {
         let missed = self
@@ -251,15 +259,31 @@ impl Drop for Client {
     }
 }
 
-/// CPU time of a process: the maximum of the sum over its present threads in ns, and of the coarse
-/// value in clock ticks, which includes ended threads.
+/// CPU time of a process and of its children.
 fn cpu_seconds(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/stat");
-    let stat = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    let ticks = cpu_ticks(&stat).with_context(|| format!("the times in {path}"))?;
     let hertz: f64 = shell::stdout(Command::new("getconf").arg("CLK_TCK"))?
         .trim()
         .parse()?;
+    let mut seconds = seconds_of(pid, hertz)?;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let children = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        let children = children
+            .split_whitespace()
+            .filter_map(|child| child.parse().ok());
+        // One that has just ended has been counted, or will be.
+        seconds += children
+            .filter_map(|child| seconds_of(child, hertz).ok())
+            .sum::<f64>();
+    }
+    Ok(seconds)
+}
+
+/// CPU time of a process with that of its ended children: the maximum of the sum over its present threads in
+/// ns, and of the coarse value in clock ticks, which includes ended threads.
+fn seconds_of(pid: u32, hertz: f64) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let [own, children] = cpu_ticks(&stat).with_context(|| format!("the times in {path}"))?;
     let threads = fs::read_dir(format!("/proc/{pid}/task"))?;
     let nanoseconds: u64 = threads
         .filter_map(|thread| {
@@ -267,14 +291,15 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
             schedstat.split(' ').next()?.parse::<u64>().ok()
         })
         .sum();
-    Ok((ticks as f64 / hertz).max(nanoseconds as f64 / 1e9))
+    Ok((own as f64 / hertz).max(nanoseconds as f64 / 1e9) + children as f64 / hertz)
 }
 
-/// Fields 14 and 15. The name before them can contain blanks and parentheses.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+/// Fields 14 and 15, 16 and 17. The name before them can contain blanks and parentheses.
+fn cpu_ticks(stat: &str) -> Option<[u64; 2]> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11).map(str::parse::<u64>);
-    Some(times.next()?.ok()? + times.next()?.ok()?)
+    let mut sum = || Some(times.next()?.ok()? + times.next()?.ok()?);
+    Some([sum()?, sum()?])
 }
 
 fn peak_rss(pid: u32) -> Result<u64> {
@@ -292,6 +317,6 @@ mod tests {
     #[test]
     fn times_of_a_process_with_an_odd_name() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 9 8 7 6 120 30 5 4 20 0 1 0 99";
-        assert_eq!(cpu_ticks(stat), Some(150));
+        assert_eq!(cpu_ticks(stat), Some([150, 9]));
     }
 }

@@ -31,7 +31,7 @@ use anyhow::Result;
 use clap::{ValueEnum, value_parser};
 
 use self::results::{Passed, Results, Tree};
-use crate::{docs, perfevents, preparation, shell, vm, workspace::Workspace};
+use crate::{bench, docs, perfevents, preparation, shell, vm, workspace::Workspace};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -85,6 +85,8 @@ enum Tier {
     E2e,
     /// The end-to-end tests that take longest; requirements of `e2e`
     Long,
+    /// CPU time of the profiler beside 100 to 10,000 processes, compared with its goals; requires root and BTF
+    Cost,
     /// Other kernels in virtual machines; requires QEMU and Debian's packages
     Kernels,
     /// Devices simulated by modules in a virtual machine; requires QEMU, gcc and Debian's packages
@@ -415,6 +417,7 @@ impl Tier {
                 "xtask",
             ],
             Self::NewSource
+            | Self::Cost
             | Self::Kernels
             | Self::Devices
             | Self::Counters
@@ -456,6 +459,7 @@ impl Tier {
             Self::Msrv => return msrv::run(workspace),
             Self::E2e => return rust::end_to_end(workspace, selection),
             Self::Long => return rust::long(workspace, selection),
+            Self::Cost => return bench::check_cpu(workspace),
             Self::Kernels => return vm::test(workspace, filter),
             Self::Devices => return vm::devices(workspace, filter),
             Self::Counters if has_counters() => return rust::counters(workspace, selection),

@@ -41,7 +41,7 @@ impl StatfsHelper {
     /// Forks the helper process.
     pub fn start() -> io::Result<Self> {
         // SAFETY: `serve` makes only system calls.
-        unsafe { HelperProcess::start(serve) }.map(Self)
+        unsafe { HelperProcess::start(None, serve) }.map(Self)
     }
 
     /// Requests the size of the file system that is mounted at a path with this mount id.
