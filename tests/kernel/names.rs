@@ -90,6 +90,7 @@ fn names_are_those_of_proc() {
         for (process, _) in &processes {
             group.add(process.pid());
         }
+        wait_until("the moves have been handled", || is_idle(run.pid()));
         let finished = run.interrupt();
         let dataset = finished.dataset();
         let rows = dataset.table("process");
