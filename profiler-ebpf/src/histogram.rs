@@ -103,7 +103,8 @@ pub fn lowest(bucket: usize) -> u64 {
     }
 }
 
-/// Index of the highest bit that is set, for which BPF has no instruction.
+/// Index of the highest bit that is set; 0 without any. BPF has no instruction for it, and the verifier
+/// follows both sides of each branch: three halvings leave a byte, whose index is looked up.
 #[inline(always)]
 fn log2(value: u64) -> u32 {
     let mut rest = value;
@@ -116,10 +117,19 @@ fn log2(value: u64) -> u32 {
             }
         )*};
     }
-    halve!(32 16 8 4 2 1);
-    let _ = rest;
-    log
+    halve!(32 16 8);
+    log + u32::from(LOG2[(rest & 255) as usize])
 }
+
+static LOG2: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 2;
+    while byte < 256 {
+        table[byte] = table[byte / 2] + 1;
+        byte += 1;
+    }
+    table
+};
 
 /// The largest duration of a reading, in one word, so that it can be replaced atomically: the low
 /// 16 bits of the reading's number above 48 bits of ns (78 hours).

@@ -1,13 +1,14 @@
 //! `profiler check` and `profiler events` on this kernel.
 
 use std::{
-    fs::File,
+    collections::BTreeMap,
+    fs::{self, File},
     io,
     os::fd::{FromRawFd as _, RawFd},
     process::Command,
 };
 
-use e2e::setting;
+use e2e::{runs::Profiler, setting};
 use serde_json::Value;
 
 /// Variable with helpers of the kernel that are not to be used.
@@ -15,6 +16,11 @@ pub const UNUSED_HELPERS: &str = "PROFILER_UNUSED_HELPERS";
 
 /// Sources that every kernel supports.
 const EVERYWHERE: &[&str] = &["process", "usage", "sched"];
+
+/// Programs that every kernel has: those that follow tasks, and those of block requests and sockets.
+const PROGRAMS_MIN: usize = 16;
+/// Limit of the instructions that the verifier may follow in a program: it takes some 0.4 µs for each.
+const VERIFIED_MAX: u64 = 20_000;
 
 /// Has the kernel count the runs of BPF programs until the file is closed (`BPF_ENABLE_STATS`).
 pub fn count_runs() -> File {
@@ -64,6 +70,31 @@ fn programs_load_without_helpers_of_later_kernels() {
         status.collect::<Vec<_>>()
     });
     assert_eq!(without, all);
+}
+
+/// The verifier follows the paths of each program whenever the profiler starts.
+#[test]
+fn programs_are_cheap_to_verify() {
+    let run = Profiler::new().args(["--node"]).start();
+    let descriptors = format!("/proc/{}/fdinfo", run.pid());
+    let descriptors = fs::read_dir(descriptors).expect("the profiler runs");
+    let verified = descriptors.filter_map(|entry| {
+        // A descriptor may have been closed meanwhile.
+        let text = fs::read_to_string(entry.ok()?.path()).ok()?;
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        let instructions = value("verified_insns:")?.trim().parse();
+        let program = value("prog_id:")?.trim().to_owned();
+        Some((program, instructions.expect("a number")))
+    });
+    let verified: BTreeMap<String, u64> = verified.collect();
+    run.interrupt();
+    let of_one = verified.values().max().copied().unwrap_or(0);
+    let of_all: u64 = verified.values().sum();
+    assert!(verified.len() >= PROGRAMS_MIN, "{verified:?}");
+    assert!(
+        of_one <= VERIFIED_MAX && of_all <= 8 * VERIFIED_MAX,
+        "{of_all}: {verified:?}"
+    );
 }
 
 /// An emulated CPU has no event table.

@@ -170,9 +170,10 @@ fn complete(ctx: &BtfTracePointContext) {
     let rq = Object(ctx.arg(0));
     let error: u8 = ctx.arg(1);
     let bytes = u64::from(ctx.arg::<u32>(2));
+    let (disk, bio) = (disk_of(rq), rq.object(offset!(request_bio)));
     let Some(request) = find(rq) else {
         if bytes == 0 {
-            complete_flush(rq);
+            complete_flush(rq, disk);
         }
         return;
     };
@@ -181,7 +182,7 @@ fn complete(ctx: &BtfTracePointContext) {
     if request.partial != 0 && request.left < left {
         return;
     }
-    if let Some(entry) = counters_of(disk_of(rq), &key(request.owner, request.dimension)) {
+    if let Some(entry) = counters_of(disk, &key(request.owner, request.dimension)) {
         add(&mut entry.counts.bytes, bytes);
         if bytes < left {
             request.left = left - bytes;
@@ -192,7 +193,6 @@ fn complete(ctx: &BtfTracePointContext) {
     }
     if bytes >= left {
         forget(rq);
-        let bio = rq.object(offset!(request_bio));
         // With its own `end_io`, the request is part of a flush sequence that continues.
         if rq.get::<u64>(offset!(request_end_io)) == 0 && asks_for_flush(bio) {
             forget(bio);
@@ -221,12 +221,11 @@ fn count_request(request: &Request, entry: &mut BlockCounters, error: u8) {
 /// Ends the flush sequence of a request, whose parts were counted. A request without data has no
 /// parts: the device got one flush for all waiting requests.
 #[inline(always)]
-fn complete_flush(rq: Object) {
+fn complete_flush(rq: Object, disk: Object) {
     let bio = rq.object(offset!(request_biotail));
     if asks_for_flush(bio)
         && let Some(request) = find(bio)
     {
-        let disk = disk_of(rq);
         if request.left == 0
             && let Some(device) = device_of(disk)
             && let Some(entry) = counters_of(

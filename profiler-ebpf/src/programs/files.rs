@@ -95,10 +95,7 @@ pub fn sync_mount<L: Load>(file: Object) -> u64 {
 #[inline(always)]
 pub fn file_at(task: Task, fd: u64) -> Object {
     let fd = fd as u32;
-    let table = task
-        .0
-        .object(offset!(task_files))
-        .object(offset!(files_fdt));
+    let table = task.files().object(offset!(files_fdt));
     if fd >= table.get(offset!(fdtable_max_fds)) {
         return Object(core::ptr::null());
     }

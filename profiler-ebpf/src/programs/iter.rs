@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::bpf_seq_write;
 
 use super::{
     atomic::add,
-    kernel::{Object, Task, config, ktime, offset},
+    kernel::{Object, Task, config, ktime, offset, user},
     maps::{control, counters, current, process},
     memory::{open_fds, report_memory, resident},
     namespace::find_namespace,
@@ -123,12 +123,20 @@ fn sample(ctx: *mut c_void) -> i32 {
         return 0;
     }
     entry.idle.is_reported = 0;
+    let members = Members {
+        signal,
+        mm,
+        leader: task.leader(),
+        parent: task.parent(),
+        cred: task.cred(),
+        files: task.files(),
+    };
     messages::report_of(task);
     let tid = task.tid();
     if process.reported_epoch != control.epoch || process.reported_tid == tid {
         process.reported_epoch = control.epoch;
         process.reported_tid = tid;
-        report_process(seq, task, (signal, mm), process, &mut scratch.record);
+        report_process(seq, task, members, process, &mut scratch.record);
     }
     let accumulated = entry.state == state::ACCUMULATED;
     let thread = &mut scratch.thread;
@@ -366,25 +374,34 @@ fn add_observed(task: Task, entry: &TaskState, now: u64, thread: &mut ThreadReco
     }
 }
 
+/// Members of a task, each loaded once: see [`Object::object`].
+struct Members {
+    signal: Object,
+    mm: Object,
+    leader: Task,
+    parent: Task,
+    cred: Object,
+    files: Object,
+}
+
 #[inline(always)]
 fn report_process(
     seq: Object,
     task: Task,
-    (signal, mm): (Object, Object),
+    of: Members,
     process: &ProcessEntry,
     to: &mut ProcessRecord,
 ) {
-    let leader = task.leader();
     to.kind = record::PROCESS;
     to.pid = process.pid;
-    to.ppid = task.parent().visible_pid();
-    (to.uid, to.permissions) = task.user(mm);
-    to.threads = signal.get(offset!(signal_nr_threads));
+    to.ppid = of.parent.visible_pid();
+    (to.uid, to.permissions) = user(of.cred, of.mm);
+    to.threads = of.signal.get(offset!(signal_nr_threads));
     to.start_boottime = process.start_boottime;
-    to.max_rss = signal.get(offset!(signal_maxrss));
-    leader.comm(&mut to.comm);
-    to.fds = open_fds(task);
-    report_memory(task, mm, to);
+    to.max_rss = of.signal.get(offset!(signal_maxrss));
+    of.leader.comm(&mut to.comm);
+    to.fds = open_fds(of.files);
+    report_memory(task, of.mm, to);
     write(seq, &raw const *to, size_of::<ProcessRecord>());
     if process.ended.totals.oncpu != 0 {
         let header = Header {

@@ -299,32 +299,32 @@ impl Task {
     /// Real user id and present permissions, with its memory.
     #[inline(always)]
     pub fn user(self, mm: Object) -> (u32, Permissions) {
-        const DUMPABLE: u64 = 0x3;
-        let cred = self.0.object(offset!(task_cred));
-        let id = |offset| cred.get::<u32>(offset);
-        let (uid, gid) = (id(offset!(cred_uid)), id(offset!(cred_gid)));
-        let ids_differ = (uid ^ id(offset!(cred_euid)))
-            | (uid ^ id(offset!(cred_suid)))
-            | (gid ^ id(offset!(cred_egid)))
-            | (gid ^ id(offset!(cred_sgid)));
-        let dumpable = match offset!(mm_flags) {
-            MISSING => Permissions::DUMPABLE_BY_USER,
-            offset => {
-                let flags: u64 = mm.get(offset);
-                (flags & DUMPABLE) as u32
-            }
-        };
-        let permissions = Permissions {
-            ids_differ,
-            dumpable,
-        };
-        (uid, permissions)
+        user(self.cred(), mm)
+    }
+
+    /// `struct cred`: its user.
+    #[inline(always)]
+    pub fn cred(self) -> Object {
+        self.0.object(offset!(task_cred))
+    }
+
+    /// `files_struct`; null for exiting tasks.
+    #[inline(always)]
+    pub fn files(self) -> Object {
+        self.0.object(offset!(task_files))
     }
 
     /// `mm_struct`; null for kernel threads and exiting tasks.
     #[inline(always)]
     pub fn memory(self) -> Object {
         self.0.object(offset!(task_mm))
+    }
+
+    /// Whether its memory is still this. Another load by [`Object::object`] would cost a millisecond.
+    #[inline(always)]
+    pub fn has_memory(self, mm: Object) -> bool {
+        let member = self.0.0.wrapping_add(offset!(task_mm) as usize);
+        read(member.cast::<*const u8>()) == Some(mm.0)
     }
 
     /// `signal_struct`, which the threads of a process share.
@@ -359,6 +359,30 @@ impl Task {
         to.maj_flt = task.get(offset!(task_maj_flt));
         io_totals(task, offset!(task_ioac), to);
     }
+}
+
+/// Real user id and permissions of a `struct cred`, and of a process with this memory.
+#[inline(always)]
+pub fn user(cred: Object, mm: Object) -> (u32, Permissions) {
+    const DUMPABLE: u64 = 0x3;
+    let id = |offset| cred.get::<u32>(offset);
+    let (uid, gid) = (id(offset!(cred_uid)), id(offset!(cred_gid)));
+    let ids_differ = (uid ^ id(offset!(cred_euid)))
+        | (uid ^ id(offset!(cred_suid)))
+        | (gid ^ id(offset!(cred_egid)))
+        | (gid ^ id(offset!(cred_sgid)));
+    let dumpable = match offset!(mm_flags) {
+        MISSING => Permissions::DUMPABLE_BY_USER,
+        offset => {
+            let flags: u64 = mm.get(offset);
+            (flags & DUMPABLE) as u32
+        }
+    };
+    let permissions = Permissions {
+        ids_differ,
+        dumpable,
+    };
+    (uid, permissions)
 }
 
 /// Sets the counters of a `struct task_io_accounting` at `offset` of `object`.

@@ -60,7 +60,7 @@ pub fn report_memory(task: Task, mm: Object, to: &mut ProcessRecord) {
         to.rss_exact = 1;
     }
     // If the task has released its memory in the meantime, the values are invalid.
-    if task.memory() != mm {
+    if !task.has_memory(mm) {
         to.has_mm = 0;
     }
 }
@@ -126,10 +126,9 @@ extern "C" fn add_cpu(cpu: u64, sums: &mut PerCpuSums) -> i64 {
     0
 }
 
-/// Number of open file descriptors: bits that are set in `files->fdt->open_fds`.
+/// Number of open file descriptors of a `files_struct`: bits that are set in `fdt->open_fds`.
 #[inline(always)]
-pub fn open_fds(task: Task) -> u32 {
-    let files = task.0.object(offset!(task_files));
+pub fn open_fds(files: Object) -> u32 {
     if files.is_null() {
         return FDS_UNKNOWN;
     }

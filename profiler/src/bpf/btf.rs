@@ -3,8 +3,9 @@
 //! Reads the parts of the format (Documentation/bpf/btf.rst) that are needed to find a struct,
 //! follow a path of members, and count the parameters of a function.
 
-use std::{collections::HashMap, path::Path};
+use std::{hash::BuildHasher as _, path::Path};
 
+use hashbrown::{DefaultHashBuilder, HashTable};
 use thiserror::Error;
 
 /// Why the kernel's type information cannot be read.
@@ -48,8 +49,9 @@ pub struct Btf {
     strings: usize,
     /// Offset of each type's record in `data`; type 0 is `void`.
     types: Vec<u32>,
-    /// Structs and typedefs by name.
-    names: HashMap<(u32, Vec<u8>), u32>,
+    /// Ids of structs, typedefs and functions, by kind and name.
+    named: HashTable<u32>,
+    hasher: DefaultHashBuilder,
 }
 
 impl Btf {
@@ -75,7 +77,8 @@ impl Btf {
             data,
             strings: 0,
             types: vec![0],
-            names: HashMap::new(),
+            named: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
         };
         let magic = btf.word(0).ok_or("too short")? & 0xffff;
         if magic != u32::from(MAGIC) {
@@ -90,17 +93,15 @@ impl Btf {
         if end.max(strings_end) > btf.data.len() {
             return Err("truncated");
         }
+        let mut named = Vec::new();
         let mut at = start;
         while at < end {
             let id = u32::try_from(btf.types.len()).map_err(|_| "too many types")?;
             btf.types.push(u32::try_from(at).map_err(|_| "too large")?);
             let (kind, vlen) = btf.info(at).ok_or("truncated")?;
-            if kind == KIND_STRUCT || kind == KIND_TYPEDEF {
-                let name = btf
-                    .word(at)
-                    .and_then(|offset| btf.string(offset))
-                    .ok_or("bad name")?;
-                btf.names.entry((kind, name.to_vec())).or_insert(id);
+            if matches!(kind, KIND_STRUCT | KIND_TYPEDEF | KIND_FUNC) {
+                btf.kind_and_name(id).ok_or("bad name")?;
+                named.push(id);
             }
             let tail = match kind {
                 1 | 14 | 17 => 4, // INT, VAR, DECL_TAG
@@ -112,7 +113,19 @@ impl Btf {
             };
             at += 12 + tail;
         }
+        btf.index(named);
         Ok(btf)
+    }
+
+    /// Makes types available by name. Of those with the same name, the first one is.
+    fn index(&mut self, ids: Vec<u32>) {
+        let mut named = HashTable::with_capacity(ids.len());
+        let hash = |id: &u32| self.hasher.hash_one(self.kind_and_name(*id));
+        for id in ids {
+            let is_same = |other: &u32| self.kind_and_name(*other) == self.kind_and_name(id);
+            named.entry(hash(&id), is_same, hash).or_insert(id);
+        }
+        self.named = named;
     }
 
     fn word(&self, at: usize) -> Option<u32> {
@@ -152,8 +165,17 @@ impl Btf {
         None
     }
 
+    fn kind_and_name(&self, id: u32) -> Option<(u32, &[u8])> {
+        let at = self.at(id)?;
+        let name = self.string(self.word(at)?)?;
+        Some((self.info(at)?.0, name))
+    }
+
     fn named(&self, kind: u32, name: &str) -> Option<u32> {
-        self.names.get(&(kind, name.as_bytes().to_vec())).copied()
+        let wanted = Some((kind, name.as_bytes()));
+        let hash = self.hasher.hash_one(wanted);
+        let found = |id: &u32| self.kind_and_name(*id) == wanted;
+        self.named.find(hash, found).copied()
     }
 
     /// Size of a struct in bytes.
@@ -240,15 +262,40 @@ impl Btf {
         self.parameters(self.word(pointer + 8)?)?.checked_sub(1)
     }
 
-    /// Number of arguments of a function; `None` if it does not exist. All types are searched.
+    /// Number of arguments of a function; `None` if it does not exist.
     pub fn function_arguments(&self, function: &str) -> Option<usize> {
-        let types = self.types.iter().skip(1);
-        let at = types.map(|at| *at as usize).find(|at| {
-            let name = || self.word(*at).and_then(|offset| self.string(offset));
-            self.info(*at).is_some_and(|(kind, _)| kind == KIND_FUNC)
-                && name() == Some(function.as_bytes())
-        })?;
+        let at = self.at(self.named(KIND_FUNC, function)?)?;
         self.parameters(self.word(at + 8)?)
+    }
+
+    /// BTF that has only the typedefs and functions with these names, with the ids that they have here.
+    /// aya searches all types for each hook.
+    pub fn only(&self, names: impl Iterator<Item = String>) -> Vec<u8> {
+        const HEADER: u32 = 24;
+        const RECORD: usize = 12;
+        let mut types = vec![0; RECORD * (self.types.len() - 1)];
+        let mut strings = vec![0];
+        for name in names {
+            for kind in [KIND_TYPEDEF, KIND_FUNC] {
+                if let Some(id) = self.named(kind, &name) {
+                    let record = &mut types[RECORD * (id as usize - 1)..][..RECORD];
+                    record[..4].copy_from_slice(&length(&strings).to_ne_bytes());
+                    record[4..8].copy_from_slice(&(kind << 24).to_ne_bytes());
+                }
+            }
+            strings.extend_from_slice(name.as_bytes());
+            strings.push(0);
+        }
+        let header = [
+            u32::from(MAGIC) | 1 << 16,
+            HEADER,
+            0,
+            length(&types),
+            length(&types),
+            length(&strings),
+        ];
+        let header = header.into_iter().flat_map(u32::to_ne_bytes);
+        header.chain(types).chain(strings).collect()
     }
 
     /// Number of parameters of a function's type.
@@ -256,6 +303,10 @@ impl Btf {
         let (kind, count) = self.info(self.resolve(id)?)?;
         (kind == KIND_FUNC_PROTO).then_some(count)
     }
+}
+
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("shorter than the file")
 }
 
 #[cfg(test)]
@@ -293,6 +344,23 @@ mod tests {
         assert_eq!(btf.function_arguments("no_such_function"), None);
         assert_eq!(btf.enumerator("BPF_MAP_TYPE_HASH"), Some(1));
         assert_eq!(btf.enumerator("NO_SUCH_CONSTANT"), None);
+    }
+
+    #[test]
+    fn the_types_of_hooks_keep_their_ids() {
+        let kernel = kernel();
+        let names = ["btf_trace_sched_switch", "no_such_function", "vfs_read"];
+        let only = kernel.only(names.into_iter().map(str::to_owned));
+        let only = Btf::parse(only).expect("valid BTF");
+        for (kind, name) in [
+            (KIND_TYPEDEF, "btf_trace_sched_switch"),
+            (KIND_FUNC, "vfs_read"),
+        ] {
+            assert!(kernel.named(kind, name).is_some(), "{name}");
+            assert_eq!(only.named(kind, name), kernel.named(kind, name), "{name}");
+        }
+        assert_eq!(only.named(KIND_FUNC, "vfs_write"), None);
+        assert_eq!(only.types.len(), kernel.types.len());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashMap,
+    iter,
     num::NonZero,
     sync::{
         Mutex,
@@ -13,12 +14,15 @@ use std::{
 };
 
 use aya::{
-    Btf, Ebpf,
+    Btf, Ebpf, Endianness,
     programs::{Program, ProgramError},
 };
 
-use super::error::{BpfError, HookError};
-use crate::support::worker::in_threads;
+use super::{
+    btf,
+    error::{BpfError, HookError},
+};
+use crate::support::worker::in_threads_with;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
@@ -100,6 +104,17 @@ impl Hook {
             HookKind::SleepableIterator => "iter.s",
         };
         format!("{kind}/{}", self.function)
+    }
+
+    /// Names of the type by which aya finds it.
+    fn type_names(self) -> impl Iterator<Item = String> {
+        let prefix = match self.kind {
+            HookKind::Tracepoint => "btf_trace_",
+            HookKind::Fentry | HookKind::Fexit => "",
+            HookKind::Iterator | HookKind::SleepableIterator => "bpf_iter_",
+        };
+        let names = iter::once(self.function).chain(self.formerly);
+        names.map(move |name| format!("{prefix}{name}"))
     }
 }
 
@@ -184,6 +199,14 @@ pub struct Requested {
 }
 
 impl Requested {
+    /// The hooks of all methods.
+    pub fn hooks(self) -> impl Iterator<Item = &'static Hook> {
+        let of_methods = self
+            .methods()
+            .flat_map(|method| method.hooks.iter().chain(method.optional));
+        of_methods.chain(self.instrumentation.optional)
+    }
+
     /// The methods to try, in order.
     pub fn methods(self) -> impl Iterator<Item = &'static Method> {
         let methods = self.instrumentation.methods.iter();
@@ -237,13 +260,38 @@ pub struct Attached {
     pub hook: String,
 }
 
+impl From<&Hook> for Attached {
+    fn from(hook: &Hook) -> Self {
+        Self {
+            program: hook.program,
+            hook: hook.name(),
+        }
+    }
+}
+
+/// The types of these hooks, for aya.
+///
+/// # Errors
+///
+/// When aya cannot parse them.
+pub fn types_of(hooks: impl Iterator<Item = Hook>, kernel: &btf::Btf) -> Result<Btf, BpfError> {
+    let types = kernel.only(hooks.flat_map(Hook::type_names));
+    Btf::parse(&types, Endianness::default()).map_err(BpfError::ParseBtf)
+}
+
 /// Why the kernel has rejected programs, by their names.
 pub type Rejected = HashMap<&'static str, BpfError>;
 
 /// Loads the programs of these hooks, and of the method of each instrumentation that is tried first,
 /// in parallel: the verifier takes a tenth of a second for all of them. Returns those that the
-/// kernel rejects.
-pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Requested]) -> Rejected {
+/// kernel rejects, and what `meanwhile` returns, which this thread calls first.
+pub fn load_all<R>(
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    hooks: &[Hook],
+    requested: &[Requested],
+    meanwhile: impl FnOnce() -> R,
+) -> (Rejected, R) {
     // More would only wait for locks of the kernel.
     const THREADS_MAX: usize = 8;
     let mut sets = vec![HookSet::new(hooks.iter())];
@@ -254,22 +302,17 @@ pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Request
             sets.push(HookSet::new(method.optional.iter().chain(optional)));
         }
     }
-    let find = |name: &str| {
-        sets.iter().find_map(|set| {
-            let hook = set.hooks.iter().find(|hook| hook.program == name)?;
-            Some((set, *hook))
-        })
-    };
-    let programs = ebpf.programs_mut().filter_map(|(name, program)| {
-        let (set, hook) = find(name)?;
-        Some((set, hook, program))
-    });
-    let programs: Vec<_> = programs.collect();
+    let mut programs: HashMap<&str, &mut Program> = ebpf.programs_mut().collect();
+    let mut queue = Vec::new();
+    for set in &sets {
+        let hooks = set.hooks.iter();
+        queue.extend(hooks.filter_map(|hook| Some((set, *hook, programs.remove(hook.program)?))));
+    }
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = threads.min(THREADS_MAX).min(programs.len());
-    let queue = Mutex::new(programs.into_iter());
+    let threads = threads.min(THREADS_MAX).min(queue.len());
+    let queue = Mutex::new(queue.into_iter());
     let rejected = Mutex::new(Rejected::new());
-    in_threads(threads, || {
+    let load_rest = || {
         loop {
             let next = queue.lock().expect("not held while loading").next();
             let Some((set, hook, program)) = next else {
@@ -285,8 +328,10 @@ pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Request
                 rejected.insert(hook.program, error);
             }
         }
-    });
-    rejected.into_inner().expect("not held while loading")
+    };
+    let result = in_threads_with(threads, meanwhile, load_rest);
+    let rejected = rejected.into_inner().expect("not held while loading");
+    (rejected, result)
 }
 
 /// Hooks. If one at a function is refused, the others at functions are not tried.

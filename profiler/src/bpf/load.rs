@@ -10,7 +10,7 @@ use profiler_ebpf::{
 use super::{
     btf::Btf,
     error::{BpfError, VERIFIER_LOG},
-    instrumentation::{Hook, Method, Requested},
+    instrumentation::{Hook, Requested, types_of},
 };
 use crate::host::Host;
 
@@ -23,7 +23,10 @@ const UNUSED_HELPERS: &str = "PROFILER_UNUSED_HELPERS";
 /// Method of source `sched` that observes wakeups.
 pub const WAKEUP: &str = "wakeup";
 
-/// The program of [`names_iterator`].
+/// The iterators: the one that follows tasks, the two that read them, and the one that reads names.
+pub const MARK: &str = "mark";
+pub const SAMPLE: &str = "sample";
+pub const SURVEY: &str = "survey";
 pub const NAMES: &str = "names";
 
 /// Entries of the map of block requests in flight. It is preallocated (4 MiB).
@@ -71,20 +74,75 @@ pub struct Settings {
     pub map_entries: Vec<(String, u32)>,
 }
 
+/// What is loaded into the running kernel, as its types tell.
+pub struct Plan {
+    pub offsets: Offsets,
+    pub config: Config,
+    /// The iterators that follow and read tasks.
+    pub iterators: Vec<Hook>,
+    /// The tracepoints that follow the target.
+    pub tracepoints: Vec<Hook>,
+    /// The iterator that reads names in the memory of processes; `None` on kernels without the helper.
+    pub names: Option<Hook>,
+    /// The instrumentation of `sched`, whose programs follow the states of tasks: they have to be attached
+    /// before these are followed.
+    pub of_states: Vec<Requested>,
+    /// The instrumentations of the other sources.
+    pub of_sources: Vec<Requested>,
+    /// The types of all hooks.
+    pub btf: aya::Btf,
+}
+
+impl Plan {
+    /// Reads the types of the running kernel.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no BTF, or lacks required members.
+    pub fn new(host: &Host, settings: &Settings) -> Result<Self, BpfError> {
+        let kernel = Btf::read(&host.sysfs.join("kernel/btf/vmlinux"))?;
+        let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
+        let missing = offsets.missing();
+        if !missing.is_empty() {
+            return Err(BpfError::MissingMembers(missing));
+        }
+        let mut requested = settings.instrumentations.clone();
+        let wakeups = observe_wakeups(host, &offsets, &mut requested);
+        let config = config(host, settings, &kernel, &offsets, wakeups);
+        let iterators = iterators(&config);
+        let tracepoints = tracepoints(settings, &kernel, &offsets);
+        let has_names = has_helper(&kernel, "BPF_FUNC_copy_from_user_task");
+        let names = has_names.then(|| Hook::tasks_sleepable(NAMES));
+        let own = iterators.iter().chain(&tracepoints).chain(&names).copied();
+        let of_all = requested.iter().flat_map(|one| one.hooks()).copied();
+        let btf = types_of(own.chain(of_all), &kernel)?;
+        let (of_states, of_sources) = requested.into_iter().partition(follows_states);
+        Ok(Self {
+            offsets,
+            config,
+            iterators,
+            tracepoints,
+            names,
+            of_states,
+            of_sources,
+            btf,
+        })
+    }
+}
+
 /// Loads the object, which creates the maps.
-pub fn load_object(
+pub fn load_object<'a>(
+    mut loader: EbpfLoader<'a>,
     host: &Host,
-    settings: &Settings,
-    offsets: &Offsets,
-    config: &Config,
+    settings: &'a Settings,
+    plan: &'a Plan,
 ) -> Result<Ebpf, BpfError> {
-    let mut loader = EbpfLoader::new();
     loader
         // aya does not know task storage, which only programs use.
         .allow_unsupported_maps()
         .verifier_log_level(verifier_log_level())
-        .override_global("OFFSETS", offsets, true)
-        .override_global("CONFIG", config, true)
+        .override_global("OFFSETS", &plan.offsets, true)
+        .override_global("CONFIG", &plan.config, true)
         .map_max_entries(Processes::NAME, processes_max(host));
     // The maps of other sources keep a single entry.
     let requested = settings.instrumentations.iter();
@@ -103,7 +161,7 @@ pub fn load_object(
 
 /// Whether wakeups are observed: on request, and if the scheduler does not note the times of each
 /// task, or does so on clocks that differ between CPUs. The source `sched` then has this method.
-pub fn observe_wakeups(host: &Host, offsets: &Offsets, requested: &mut [Requested]) -> bool {
+fn observe_wakeups(host: &Host, offsets: &Offsets, requested: &mut [Requested]) -> bool {
     let noted = [
         offsets.task_last_arrival,
         offsets.task_last_queued,
@@ -111,11 +169,10 @@ pub fn observe_wakeups(host: &Host, offsets: &Offsets, requested: &mut [Requeste
         offsets.cfs_rq_rq,
     ];
     let is_forced = noted.contains(&MISSING) || !host.cpu_clocks_agree();
-    let knows = |method: &Method| method.name == WAKEUP;
-    let sched = requested
+    match requested
         .iter_mut()
-        .find(|requested| requested.instrumentation.methods.iter().any(knows));
-    match sched {
+        .find(|requested| follows_states(requested))
+    {
         Some(sched) if is_forced => sched.method = Some(WAKEUP),
         Some(sched) => return sched.method == Some(WAKEUP),
         None => {}
@@ -123,8 +180,14 @@ pub fn observe_wakeups(host: &Host, offsets: &Offsets, requested: &mut [Requeste
     is_forced
 }
 
+/// Whether this is the instrumentation of `sched`.
+fn follows_states(requested: &Requested) -> bool {
+    let mut methods = requested.instrumentation.methods.iter();
+    methods.any(|method| method.name == WAKEUP)
+}
+
 /// The constants of the programs.
-pub fn config(
+fn config(
     host: &Host,
     settings: &Settings,
     kernel: &Btf,
@@ -200,13 +263,20 @@ fn in_pid_namespace() -> bool {
         .is_ok_and(|namespace| namespace.as_os_str() != &*initial)
 }
 
-/// The tracepoints that follow the target.
-pub fn tracepoints(settings: &Settings, kernel: &Btf, offsets: &Offsets) -> Vec<Hook> {
+/// The iterators that follow and read tasks. The largest program is loaded first.
+fn iterators(config: &Config) -> Vec<Hook> {
+    let mut iterators = vec![Hook::tasks(SAMPLE), Hook::tasks(MARK)];
+    iterators.extend((config.lists_active != 0).then(|| Hook::tasks(SURVEY)));
+    iterators
+}
+
+/// The tracepoints that follow the target. The largest programs are loaded first.
+fn tracepoints(settings: &Settings, kernel: &Btf, offsets: &Offsets) -> Vec<Hook> {
     let mut tracepoints = vec![
         Hook::tracepoint("sched_switch", "sched_switch"),
-        Hook::tracepoint("sched_wakeup_new", "sched_wakeup_new"),
-        Hook::tracepoint("process_fork", "sched_process_fork"),
         Hook::tracepoint("process_exec", "sched_process_exec"),
+        Hook::tracepoint("process_fork", "sched_process_fork"),
+        Hook::tracepoint("sched_wakeup_new", "sched_wakeup_new"),
     ];
     // With a second argument since Linux 6.16, which calls it while the process has its memory.
     if kernel.tracepoint_arguments("sched_process_exit") >= Some(2) {
@@ -219,11 +289,6 @@ pub fn tracepoints(settings: &Settings, kernel: &Btf, offsets: &Offsets) -> Vec<
         tracepoints.push(Hook::tracepoint("cgroup_attach", "cgroup_attach_task"));
     }
     tracepoints
-}
-
-/// The iterator that reads names in the memory of processes; `None` on kernels without the helper.
-pub fn names_iterator(kernel: &Btf) -> Option<Hook> {
-    has_helper(kernel, "BPF_FUNC_copy_from_user_task").then(|| Hook::tasks_sleepable(NAMES))
 }
 
 /// Entries of the map of processes: `kernel.pid_max` within limits. They take memory only while

@@ -13,6 +13,7 @@ mod programs;
 mod records;
 mod stats;
 mod syscall;
+mod task_reader;
 
 pub use self::{
     error::{BpfError, HookError},
@@ -20,7 +21,8 @@ pub use self::{
     kernel_map::KernelMap,
     load::{Scope, Settings, WAKEUP},
     names::{NamesRecord, read_names},
-    programs::{KernelSupport, Programs, Reading, Roots, Visits},
+    programs::{KernelSupport, Programs},
     records::{Event, Record},
     stats::Stats,
+    task_reader::{Reading, Roots, TaskReader, Visits},
 };

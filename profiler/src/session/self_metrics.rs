@@ -50,7 +50,7 @@ pub fn update_programs(self_metrics: &mut SelfMetrics, tasks: &mut TaskTable) {
     let Some(programs) = tasks.programs() else {
         return;
     };
-    if let Ok(counters) = programs.counters() {
+    if let Ok(counters) = programs.tasks.counters() {
         for (map, dropped) in counters.dropped() {
             let metrics = self_metrics.account(Component::Map, map);
             if dropped != 0 && metrics.dropped == Some(0) {

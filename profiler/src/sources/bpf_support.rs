@@ -40,7 +40,7 @@ pub fn trial(host: &Host) -> &'static Result<LoadTrial, BpfError> {
             max_entries: Some(1),
             map_entries: Vec::new(),
         };
-        Programs::load(host, &settings).map(|programs| LoadTrial {
+        Programs::load(host, &settings, |_| Ok(())).map(|programs| LoadTrial {
             attached: programs.attached,
             instrumentations: programs.instrumentations,
         })

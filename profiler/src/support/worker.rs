@@ -113,14 +113,25 @@ impl<Request: Send + 'static, Answer: Send + 'static> Worker<Request, Answer> {
 /// Calls `work` in this many threads at the same time, of which this one is the first. They are fewer if no
 /// further ones can be created.
 pub(crate) fn in_threads(number: usize, work: impl Fn() + Sync) {
+    in_threads_with(number, || (), work);
+}
+
+/// The same, except that this thread calls `first` before `work`. Returns what it returns.
+pub(crate) fn in_threads_with<R>(
+    number: usize,
+    first: impl FnOnce() -> R,
+    work: impl Fn() + Sync,
+) -> R {
     thread::scope(|scope| {
         for _ in 1..number {
             if thread::Builder::new().spawn_scoped(scope, &work).is_err() {
                 break;
             }
         }
+        let result = first();
         work();
-    });
+        result
+    })
 }
 
 /// A thread that runs periodically until this is dropped. Dropping does not wait for its end,

@@ -35,7 +35,7 @@ impl TaskTable {
     /// A descriptor that is readable when events should be drained.
     pub fn events_fd(&self) -> Option<io::Result<OwnedFd>> {
         match &self.reader {
-            Reader::Bpf(programs) => Some(programs.events_fd()),
+            Reader::Bpf(programs) => Some(programs.tasks.events_fd()),
             Reader::Procfs(reader) => reader.events_fd(),
             Reader::None => None,
         }
@@ -76,7 +76,7 @@ impl TaskTable {
     /// If the counters of the BPF programs cannot be read.
     pub fn live(&self) -> Result<u64> {
         Ok(match &self.reader {
-            Reader::Bpf(programs) => programs.counters()?.live,
+            Reader::Bpf(programs) => programs.tasks.counters()?.live,
             Reader::Procfs(_) | Reader::None => self.live_processes().count() as u64,
         })
     }
@@ -88,7 +88,7 @@ impl TaskTable {
     /// If the map cannot be read.
     pub fn live_pids(&self) -> Result<Vec<u32>> {
         Ok(match &self.reader {
-            Reader::Bpf(programs) => programs.live_processes()?,
+            Reader::Bpf(programs) => programs.tasks.live_processes()?,
             Reader::Procfs(_) | Reader::None => self
                 .live_processes()
                 .map(|process| process.id.pid)
@@ -114,7 +114,11 @@ impl TaskTable {
         let Reader::Bpf(programs) = &self.reader else {
             return false;
         };
-        let mut live = programs.live_processes().unwrap_or_default().into_iter();
+        let mut live = programs
+            .tasks
+            .live_processes()
+            .unwrap_or_default()
+            .into_iter();
         live.any(|pid| {
             process_stat::of_process(&self.host.procfs, pid).is_none_or(|stat| has_ended(&stat))
         })
@@ -134,12 +138,12 @@ impl TaskTable {
             Reader::Bpf(programs) => {
                 if let Some(directories) = directories {
                     let inodes = directories.iter().map(|directory| directory.inode);
-                    programs.set_cgroups(&inodes.collect::<Vec<u64>>())?;
-                    programs.mark()?;
+                    programs.tasks.set_cgroups(&inodes.collect::<Vec<u64>>())?;
+                    programs.tasks.mark()?;
                 }
                 for chunk in pids.chunks(ROOTS_MAX) {
                     let roots: Vec<_> = chunk.iter().map(|pid| (*pid, 0)).collect();
-                    programs.adopt(&roots)?;
+                    programs.tasks.adopt(&roots)?;
                 }
             }
             Reader::Procfs(reader) => reader.follow_more(&self.host.procfs, directories, pids),
@@ -159,7 +163,7 @@ impl TaskTable {
             reader.drain();
         }
         if let Reader::Bpf(programs) = &mut self.reader {
-            programs.drain(&mut self.events)?;
+            programs.tasks.drain(&mut self.events)?;
         }
         Ok(())
     }

@@ -310,6 +310,7 @@ impl TaskTable {
         let now = match &mut self.reader {
             Reader::Bpf(programs) => {
                 let reading = programs
+                    .tasks
                     .sample(tick.monotonic_ns, visits)
                     .context("reading the tasks")?;
                 moved = self.apply_bpf_reading(reading, last);
@@ -356,7 +357,7 @@ impl TaskTable {
             return Ok(());
         };
         programs.changed_keys(|map, key| self.per_key.changed(map, key));
-        let unlisted = programs.counters()?.unlisted;
+        let unlisted = programs.tasks.counters()?.unlisted;
         let is_unlisted = std::mem::replace(&mut self.unlisted, unlisted) != unlisted;
         // Also the next one: a program that could not list a key can change its counters after this one.
         let was_unlisted = std::mem::replace(&mut self.was_unlisted, is_unlisted);
@@ -367,7 +368,7 @@ impl TaskTable {
             ended_threads: &self.ended_threads,
             boottime: self.clock.boottime(now),
             interval_ns: now.saturating_sub(self.sampled_at),
-            epoch: programs.epoch(),
+            epoch: programs.tasks.epoch(),
             is_complete,
             ended: &self.ended,
             first,

@@ -21,7 +21,7 @@ impl TaskTable {
     /// If tasks that were moved between cgroups cannot be followed.
     pub(super) fn apply_bpf_reading(&mut self, reading: BpfReading, last: bool) -> Result<()> {
         let drained = match &mut self.reader {
-            Reader::Bpf(programs) => programs.drain(&mut self.events),
+            Reader::Bpf(programs) => programs.tasks.drain(&mut self.events),
             _ => Ok(()),
         };
         let time = self.reading_time(reading.monotonic_ns, last);
@@ -49,7 +49,8 @@ impl TaskTable {
         }
         self.processes.wake_all();
         if let Reader::Bpf(programs) = &mut self.reader {
-            programs
+            let tasks = &mut programs.tasks;
+            tasks
                 .sample_idle()
                 .context("reading the tasks that were left out")?;
         }
@@ -129,7 +130,7 @@ impl TaskTable {
         let processes = &mut self.processes;
         let mut current: Option<ProcessId> = None;
         let mut thread = None;
-        for record in programs.records() {
+        for record in programs.tasks.records() {
             match record {
                 Record::Process(record) => {
                     let id = record.into();

@@ -12,7 +12,7 @@ impl TaskTable {
         let Reader::Bpf(programs) = &self.reader else {
             return Visits::All;
         };
-        let most = programs.visits_max();
+        let most = programs.tasks.visits_max();
         if last || most == 0 {
             return Visits::All;
         }

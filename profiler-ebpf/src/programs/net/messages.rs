@@ -10,7 +10,7 @@ use crate::{
     },
     programs::{
         atomic::{add, compare_exchange},
-        kernel::Task,
+        kernel::{Task, repeat},
         maps::{count_drop, count_drops, current},
         per_key::{find_or_insert, key},
     },
@@ -83,24 +83,38 @@ impl TaskMessages {
     #[inline(always)]
     pub fn report(&mut self) {
         let owner = self.owner;
-        let mut number = 0;
-        while number < CLASSES {
-            let Class { sent, received } = &mut self.classes[number];
-            if sent.is_new() || received.is_new() {
-                let (sent, received) = (sent.take(), received.take());
-                let key = key(owner, class_of(number));
-                if let Some(entry) = find_or_insert::<NetIo>(&key) {
-                    add(&mut entry.tx_bytes, sent.0);
-                    add(&mut entry.tx_calls, sent.1);
-                    add(&mut entry.rx_bytes, received.0);
-                    add(&mut entry.rx_calls, received.1);
-                } else {
-                    count_drops::<NetIo>(sent.1 + received.1);
-                }
-            }
-            number += 1;
+        let mut unreported = Unreported {
+            messages: self,
+            owner,
+        };
+        repeat::<{ CLASSES as u32 }, _>(CLASSES as u32, report_class, &mut unreported);
+    }
+}
+
+/// Messages that are being reported.
+struct Unreported<'a> {
+    messages: &'a mut TaskMessages,
+    owner: Owner,
+}
+
+extern "C" fn report_class(number: u64, unreported: &mut Unreported<'_>) -> i64 {
+    let number = number as usize;
+    let Some(Class { sent, received }) = unreported.messages.classes.get_mut(number) else {
+        return 1;
+    };
+    if sent.is_new() || received.is_new() {
+        let (sent, received) = (sent.take(), received.take());
+        let key = key(unreported.owner, class_of(number));
+        if let Some(entry) = find_or_insert::<NetIo>(&key) {
+            add(&mut entry.tx_bytes, sent.0);
+            add(&mut entry.tx_calls, sent.1);
+            add(&mut entry.rx_bytes, received.0);
+            add(&mut entry.rx_calls, received.1);
+        } else {
+            count_drops::<NetIo>(sent.1 + received.1);
         }
     }
+    0
 }
 
 impl Sum {

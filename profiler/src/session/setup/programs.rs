@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{lookup, target::FoundTarget};
 use crate::{
-    bpf::{self, BpfError, KernelSupport, Programs, Roots, Settings},
+    bpf::{self, BpfError, KernelSupport, Programs, Roots, Settings, TaskReader},
     config::{Config, Target},
     failure::{Failure, Reason},
     host::{Host, cpu_list, text},
@@ -50,7 +50,8 @@ pub fn open(
     if !privileges::may_load_bpf() {
         return Ok(read_procfs(config, host, clock, found, UNPRIVILEGED));
     }
-    match follow(host, &settings(config, found), found) {
+    let loaded = Programs::load(host, &settings(config, found), |tasks| follow(tasks, found));
+    match loaded {
         Ok(programs) => {
             check_visible(config, host, found, &programs)?;
             Ok(OpenReader {
@@ -167,7 +168,10 @@ fn check_visible(
     found: &FoundTarget,
     programs: &Programs,
 ) -> Result<(), Failure> {
-    let live = programs.counters().map_or(0, |counters| counters.live);
+    let live = programs
+        .tasks
+        .counters()
+        .map_or(0, |counters| counters.live);
     if live != 0 || !matches!(config.target, Target::Pids(_)) {
         return Ok(());
     }
@@ -180,16 +184,14 @@ fn check_visible(
     Err(Failure::new(Reason::Target, message))
 }
 
-/// Attaches the programs first and marks existing processes then, so that no fork in between is
-/// missed.
-fn follow(host: &Host, settings: &Settings, found: &FoundTarget) -> Result<Programs, BpfError> {
-    let mut programs = Programs::load(host, settings)?;
-    programs.add_roots(&found.roots)?;
-    programs.mark()?;
+/// Follows the processes of the target that exist. All forks are seen already, so that none is missed.
+fn follow(tasks: &mut TaskReader, found: &FoundTarget) -> Result<(), BpfError> {
+    tasks.add_roots(&found.roots)?;
+    tasks.mark()?;
     // A parent that was not followed at the fork, and has ended since, is known only from the
     // event.
     let mut events = Vec::new();
-    programs.drain(&mut events)?;
+    tasks.drain(&mut events)?;
     let mut forks: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
@@ -212,12 +214,12 @@ fn follow(host: &Host, settings: &Settings, found: &FoundTarget) -> Result<Progr
         });
     }
     if !adopted.is_empty() {
-        programs.add_roots(&adopted)?;
-        programs.mark()?;
+        tasks.add_roots(&adopted)?;
+        tasks.mark()?;
     }
-    programs.end_arming()?;
+    tasks.end_arming()?;
     if matches!(found.scope, bpf::Scope::Job { .. }) {
-        programs.forget_roots()?;
+        tasks.forget_roots()?;
     }
-    Ok(programs)
+    Ok(())
 }
