@@ -88,13 +88,9 @@ fn programs_are_cheap_to_verify() {
     });
     let verified: BTreeMap<String, u64> = verified.collect();
     run.interrupt();
-    let of_one = verified.values().max().copied().unwrap_or(0);
-    let of_all: u64 = verified.values().sum();
+    let most = verified.values().max().copied().unwrap_or(0);
     assert!(verified.len() >= PROGRAMS_MIN, "{verified:?}");
-    assert!(
-        of_one <= VERIFIED_MAX && of_all <= 8 * VERIFIED_MAX,
-        "{of_all}: {verified:?}"
-    );
+    assert!(most <= VERIFIED_MAX, "{verified:?}");
 }
 
 /// An emulated CPU has no event table.

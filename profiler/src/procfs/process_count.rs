@@ -17,15 +17,15 @@ pub(crate) struct ProcessCount {
 }
 
 impl ProcessCount {
-    /// Counts the other directories once. The kernel lists them before the processes, of which it makes an
-    /// inode each when it lists them.
+    /// Counts the other directories once.
     pub(crate) fn new(procfs: &Path) -> Self {
         let others = std::fs::read_dir(procfs).ok().map(|entries| {
-            let is_other =
-                |entry: &DirEntry| number(entry.file_name().as_encoded_bytes()).is_none();
-            let is_directory = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let others = entries.flatten().take_while(is_other);
-            others.filter(is_directory).count() as u64
+            let other = |entry: &DirEntry| {
+                let name = entry.file_name();
+                let process = number(name.as_encoded_bytes()).is_some();
+                !process && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            };
+            entries.flatten().filter(other).count() as u64
         });
         Self {
             procfs: procfs.to_owned(),
