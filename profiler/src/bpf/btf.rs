@@ -306,7 +306,7 @@ impl Btf {
 }
 
 fn length(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).expect("shorter than the file")
+    u32::try_from(bytes.len()).expect("less than 4 GiB")
 }
 
 #[cfg(test)]
