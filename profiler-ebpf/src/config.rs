@@ -45,6 +45,8 @@ shared! {
         pub has_percpu_lookup: u32,
         /// Whether processes that run are listed, so that a reading can visit only these.
         pub lists_active: u32,
+        /// Bytes of waiting events above which the profiler is woken: half of the ring buffer.
+        pub events_wakeup: u32,
     }
 
     /// The single entry of the map `CONTROL`, written by the profiler.
@@ -85,6 +87,7 @@ impl Config {
         has_loop: 0,
         has_percpu_lookup: 0,
         lists_active: 0,
+        events_wakeup: 0,
     };
 }
 

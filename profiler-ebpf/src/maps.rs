@@ -53,8 +53,10 @@ pub const NO_PREALLOC: usize = 1;
 pub const ROOTS_MAX: usize = 4096;
 /// Cgroups that can be the target at the same time.
 pub const CGROUPS_MAX: usize = 256;
-/// Bytes of the ring buffer: some 10,000 events between two readings.
-pub const EVENTS_SIZE: usize = 8 << 20;
+/// Smallest ring buffer of events, bytes.
+pub const EVENTS_MIN: usize = 2 << 20;
+/// Longest record of a ring buffer, bytes.
+pub const RECORD_MAX: usize = 8 << 10;
 /// Bytes of the ring buffer of changed keys: 13,000 between two readings.
 pub const CHANGED_SIZE: usize = 512 << 10;
 /// Bytes of the ring buffer of active processes: 4096 between two readings.
@@ -94,8 +96,8 @@ bounded_maps! {
         /// Followed processes that have live threads, by thread group id. Sized by the profiler.
         Processes: PROCESSES = HashMap<u32, ProcessEntry, 16384, NO_PREALLOC>;
 
-        /// Ring buffer of [events](crate::event).
-        Events: EVENTS = RingBuf<u8, EVENTS_SIZE>;
+        /// Ring buffer of [events](crate::event). Sized by the profiler.
+        Events: EVENTS = RingBuf<u8, EVENTS_MIN>;
 
         /// Processes that have dirtied pages of a file, until the pages are written back. Sized by
         /// the profiler, which removes clean files.

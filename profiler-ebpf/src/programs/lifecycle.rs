@@ -25,7 +25,7 @@ use crate::{
     config::{arming, scope},
     event::{self, Exec, Fork, ProcessEntry, ThreadEnd},
     histogram::{BUCKETS, Histogram},
-    maps::{EVENTS, EVENTS_SIZE, Events, PROCESSES, TASKS},
+    maps::{EVENTS, Events, PROCESSES, TASKS},
     record::{Totals, state},
 };
 
@@ -257,22 +257,17 @@ pub enum Wakeup {
 #[inline(always)]
 pub fn send<T>(event: *const T, size: u64, wakeup: Wakeup) {
     const BPF_RB_AVAIL_DATA: u64 = 0;
-    let events = &raw const EVENTS;
-    // SAFETY: the verifier checks that `size` bytes at `event` are valid.
-    let result = unsafe {
-        let used = bpf_ringbuf_query(events.cast_mut().cast(), BPF_RB_AVAIL_DATA);
-        let flags = if wakeup == Wakeup::Now || used > EVENTS_SIZE as u64 / 2 {
-            BPF_RB_FORCE_WAKEUP
-        } else {
-            BPF_RB_NO_WAKEUP
-        };
-        bpf_ringbuf_output(
-            events.cast_mut().cast(),
-            event.cast_mut().cast(),
-            size,
-            u64::from(flags),
-        )
+    let events = (&raw const EVENTS).cast_mut().cast();
+    // SAFETY: a map, which is valid.
+    let used = unsafe { bpf_ringbuf_query(events, BPF_RB_AVAIL_DATA) };
+    let flags = if wakeup == Wakeup::Now || used > u64::from(config!(events_wakeup)) {
+        BPF_RB_FORCE_WAKEUP
+    } else {
+        BPF_RB_NO_WAKEUP
     };
+    // SAFETY: the verifier checks that `size` bytes at `event` are valid.
+    let result =
+        unsafe { bpf_ringbuf_output(events, event.cast_mut().cast(), size, u64::from(flags)) };
     if result != 0 {
         count_drop::<Events>();
     }

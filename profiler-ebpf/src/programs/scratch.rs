@@ -5,6 +5,7 @@ use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use super::{environment::Scan, task_storage::TaskState};
 use crate::{
     event::{Environment, Exec, ProcessEntry, ThreadEnd},
+    maps::RECORD_MAX,
     record::{ProcessRecord, ThreadRecord},
 };
 
@@ -47,6 +48,8 @@ pub struct ExecBuffer {
     /// Arguments, each ended by a NUL.
     pub args: [u8; ARGS_MAX],
 }
+
+const _: () = assert!(size_of::<ExecBuffer>() <= RECORD_MAX);
 
 /// The scratch of this CPU.
 #[inline(always)]

@@ -271,15 +271,16 @@ impl Btf {
     /// BTF that has only the typedefs and functions with these names, with the ids that they have here.
     /// aya searches all types for each hook.
     pub fn only(&self, names: impl Iterator<Item = String>) -> Vec<u8> {
-        const HEADER: u32 = 24;
+        const HEADER: usize = 24;
         const RECORD: usize = 12;
-        let mut types = vec![0; RECORD * (self.types.len() - 1)];
+        let types = RECORD * (self.types.len() - 1);
+        let mut btf = vec![0; HEADER + types];
         let mut strings = vec![0];
         for name in names {
             for kind in [KIND_TYPEDEF, KIND_FUNC] {
                 if let Some(id) = self.named(kind, &name) {
-                    let record = &mut types[RECORD * (id as usize - 1)..][..RECORD];
-                    record[..4].copy_from_slice(&length(&strings).to_ne_bytes());
+                    let record = &mut btf[HEADER + RECORD * (id as usize - 1)..][..RECORD];
+                    record[..4].copy_from_slice(&length(strings.len()));
                     record[4..8].copy_from_slice(&(kind << 24).to_ne_bytes());
                 }
             }
@@ -287,15 +288,16 @@ impl Btf {
             strings.push(0);
         }
         let header = [
-            u32::from(MAGIC) | 1 << 16,
-            HEADER,
-            0,
-            length(&types),
-            length(&types),
-            length(&strings),
+            (u32::from(MAGIC) | 1 << 16).to_ne_bytes(),
+            length(HEADER),
+            length(0),
+            length(types),
+            length(types),
+            length(strings.len()),
         ];
-        let header = header.into_iter().flat_map(u32::to_ne_bytes);
-        header.chain(types).chain(strings).collect()
+        btf[..HEADER].copy_from_slice(header.as_flattened());
+        btf.append(&mut strings);
+        btf
     }
 
     /// Number of parameters of a function's type.
@@ -305,8 +307,9 @@ impl Btf {
     }
 }
 
-fn length(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).expect("less than 4 GiB")
+fn length(bytes: usize) -> [u8; 4] {
+    let length = u32::try_from(bytes).expect("less than 4 GiB");
+    length.to_ne_bytes()
 }
 
 #[cfg(test)]

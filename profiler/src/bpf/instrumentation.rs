@@ -14,14 +14,11 @@ use std::{
 };
 
 use aya::{
-    Btf, Ebpf, Endianness,
+    Btf, Ebpf,
     programs::{Program, ProgramError},
 };
 
-use super::{
-    btf,
-    error::{BpfError, HookError},
-};
+use super::error::{BpfError, HookError};
 use crate::support::worker::in_threads_with;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +104,7 @@ impl Hook {
     }
 
     /// Names of the type by which aya finds it.
-    fn type_names(self) -> impl Iterator<Item = String> {
+    pub(super) fn type_names(self) -> impl Iterator<Item = String> {
         let prefix = match self.kind {
             HookKind::Tracepoint => "btf_trace_",
             HookKind::Fentry | HookKind::Fexit => "",
@@ -267,16 +264,6 @@ impl From<&Hook> for Attached {
             hook: hook.name(),
         }
     }
-}
-
-/// The types of these hooks, for aya.
-///
-/// # Errors
-///
-/// When aya cannot parse them.
-pub fn types_of(hooks: impl Iterator<Item = Hook>, kernel: &btf::Btf) -> Result<Btf, BpfError> {
-    let types = kernel.only(hooks.flat_map(Hook::type_names));
-    Btf::parse(&types, Endianness::default()).map_err(BpfError::ParseBtf)
 }
 
 /// Why the kernel has rejected programs, by their names.

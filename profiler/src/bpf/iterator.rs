@@ -79,24 +79,36 @@ pub fn open(program: BorrowedFd<'_>, pid: Option<u32>) -> io::Result<File> {
     Ok(iterator.into())
 }
 
+/// Words of the smallest buffer.
+const WORDS_MIN: usize = 16 << 10;
+
 /// The output of iterators: records of whole words.
 pub struct Output {
     buffer: Vec<u64>,
     /// Bytes that are used.
     length: usize,
+    /// Bytes that the reading before has used.
+    previous: usize,
 }
 
 impl Output {
     /// No output.
     pub fn new() -> Self {
         Self {
-            buffer: vec![0; 16 << 10],
+            buffer: vec![0; WORDS_MIN],
             length: 0,
+            previous: 0,
         }
     }
 
-    /// Removes all records.
+    /// Removes all records. The buffer is kept if this reading and the one before have needed a quarter of
+    /// it: the first has a record of every process, and later ones few.
     pub fn clear(&mut self) {
+        let previous = std::mem::replace(&mut self.previous, self.length);
+        let needed = self.length.min(previous) / 8;
+        if self.buffer.len() > WORDS_MIN && self.buffer.len() > 4 * needed {
+            self.buffer = vec![0; WORDS_MIN];
+        }
         self.length = 0;
     }
 

@@ -3,14 +3,14 @@
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use profiler_ebpf::{
     config::{self, Config},
-    maps::{Named, Processes, Requests},
+    maps::{EVENTS_MIN, Events, Named, Processes, Requests},
     offsets::{MISSING, Offsets},
 };
 
 use super::{
     btf::Btf,
     error::{BpfError, VERIFIER_LOG},
-    instrumentation::{Hook, Requested, types_of},
+    instrumentation::{Hook, Requested},
 };
 use crate::host::Host;
 
@@ -89,8 +89,8 @@ pub struct Plan {
     pub of_states: Vec<Requested>,
     /// The instrumentations of the other sources.
     pub of_sources: Vec<Requested>,
-    /// The types of all hooks.
-    pub btf: aya::Btf,
+    /// The types of all hooks, for aya: BTF.
+    pub types: Vec<u8>,
 }
 
 impl Plan {
@@ -115,7 +115,7 @@ impl Plan {
         let names = has_names.then(|| Hook::tasks_sleepable(NAMES));
         let own = iterators.iter().chain(&tracepoints).chain(&names).copied();
         let of_all = requested.iter().flat_map(|one| one.hooks()).copied();
-        let btf = types_of(own.chain(of_all), &kernel)?;
+        let types = kernel.only(own.chain(of_all).flat_map(Hook::type_names));
         let (of_states, of_sources) = requested.into_iter().partition(follows_states);
         Ok(Self {
             offsets,
@@ -125,7 +125,7 @@ impl Plan {
             names,
             of_states,
             of_sources,
-            btf,
+            types,
         })
     }
 }
@@ -143,7 +143,8 @@ pub fn load_object<'a>(
         .verifier_log_level(verifier_log_level())
         .override_global("OFFSETS", &plan.offsets, true)
         .override_global("CONFIG", &plan.config, true)
-        .map_max_entries(Processes::NAME, processes_max(host));
+        .map_max_entries(Processes::NAME, processes_max(host))
+        .map_max_entries(Events::NAME, events_size(host));
     // The maps of other sources keep a single entry.
     let requested = settings.instrumentations.iter();
     for map in requested.flat_map(|requested| requested.instrumentation.maps) {
@@ -233,6 +234,7 @@ fn config(
         has_loop: has_helper(kernel, "BPF_FUNC_loop").into(),
         has_percpu_lookup: has_percpu_lookup.into(),
         lists_active: (has_percpu_lookup && has_run_queues(offsets)).into(),
+        events_wakeup: events_size(host) / 2,
     }
 }
 
@@ -299,6 +301,14 @@ fn processes_max(host: &Host) -> u32 {
         .and_then(|max| max.trim().parse::<u32>().ok())
         .unwrap_or(32768)
         .clamp(4096, 1 << 18)
+}
+
+/// Bytes of the ring buffer of events. A CPU that does nothing but start short programs sends some 6 MB
+/// per second.
+fn events_size(host: &Host) -> u32 {
+    const MAX: usize = 16 << 20;
+    let size = (host.possible_cpus * EVENTS_MIN).next_power_of_two();
+    u32::try_from(size.min(MAX)).unwrap_or(u32::MAX)
 }
 
 /// Entries of a map of per-key counters: two for each process, within limits. They take memory only

@@ -11,6 +11,7 @@ mod object;
 mod pod;
 mod programs;
 mod records;
+mod ring_buffer;
 mod stats;
 mod syscall;
 mod task_reader;

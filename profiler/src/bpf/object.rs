@@ -2,12 +2,12 @@
 
 use aya::{
     Ebpf,
-    maps::{Array, HashMap, MapData, MapError, RingBuf},
+    maps::{Array, HashMap, MapData, MapError},
     programs::ProgramError,
 };
 use profiler_ebpf::maps::{Key, Map, Named, Value};
 
-use super::error::BpfError;
+use super::{error::BpfError, ring_buffer::RingBuffer};
 
 /// A program in the object.
 pub fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, BpfError>
@@ -38,8 +38,15 @@ where
 }
 
 /// The ring buffer with this declaration.
-pub fn ring_buffer<M: Map>(ebpf: &mut Ebpf) -> Result<RingBuf<MapData>, BpfError> {
-    take::<M, _>(ebpf)
+pub fn ring_buffer<M: Map>(ebpf: &mut Ebpf) -> Result<RingBuffer, BpfError> {
+    let map = ebpf.take_map(M::NAME);
+    let Some(aya::maps::Map::RingBuf(map)) = map else {
+        return Err(BpfError::NoMap(M::NAME));
+    };
+    RingBuffer::new(map).map_err(|source| BpfError::ReadMap {
+        map: M::NAME,
+        source,
+    })
 }
 
 /// A map that is taken out of the object.

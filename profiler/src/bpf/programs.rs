@@ -2,11 +2,7 @@
 
 use std::{fs::File, os::fd::AsFd as _, panic::resume_unwind, thread};
 
-use aya::{
-    Ebpf, EbpfLoader, Pod,
-    maps::{MapData, RingBuf},
-    programs::ProgramFd,
-};
+use aya::{Btf, Ebpf, EbpfLoader, Endianness, Pod, programs::ProgramFd};
 use profiler_ebpf::{
     maps::{self, Key, Map, Value},
     offsets::MISSING,
@@ -22,6 +18,7 @@ use super::{
     load::{NAMES, Plan, Settings, load_object},
     object::ring_buffer,
     pod::split,
+    ring_buffer::RingBuffer,
     stats::{Stats, stats},
     task_reader::{TaskReader, open_iterator},
 };
@@ -43,7 +40,7 @@ pub struct KernelSupport {
 /// The loaded programs.
 pub struct Programs {
     ebpf: Ebpf,
-    changed: RingBuf<MapData>,
+    changed: RingBuffer,
     /// The followed tasks.
     pub tasks: TaskReader,
     /// Attached programs and their hooks.
@@ -75,9 +72,9 @@ impl Programs {
         let plan = || Plan::new(host, settings);
         let (plan, loader) = thread::scope(|scope| {
             let planned = thread::Builder::new().spawn_scoped(scope, plan);
-            // aya reads the kernel's types here. They are freed into the heap of this thread, which needs more
-            // later.
-            let loader = EbpfLoader::new();
+            // aya reads the kernel's types here, to relocate the object, which has no relocations.
+            let mut loader = EbpfLoader::new();
+            loader.btf(None);
             let plan = match planned {
                 Ok(planned) => planned.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 // Without a further thread, here.
@@ -87,7 +84,8 @@ impl Programs {
         });
         let plan = plan?;
         let mut ebpf = load_object(loader, host, settings, &plan)?;
-        let (iterators, btf) = (&plan.iterators, &plan.btf);
+        let btf = &Btf::parse(&plan.types, Endianness::default()).map_err(BpfError::ParseBtf)?;
+        let iterators = &plan.iterators;
         let required = [&**iterators, &*plan.tracepoints].concat();
         let (mut rejected, ()) = load_all(&mut ebpf, btf, &required, &plan.of_states, || ());
         let mut all = required.iter();
@@ -166,14 +164,14 @@ impl Programs {
     /// Passes the keys of counters that have changed since the last call to `visit`, with the name of the
     /// map. Another CPU can list a key a second time, and change its counters later.
     pub fn changed_keys(&mut self, mut visit: impl FnMut(&'static str, CounterKey)) {
-        while let Some(item) = self.changed.next() {
-            let changed = split::<ChangedKey>(&mut &item[..]);
+        self.changed.drain(|mut record| {
+            let changed = split::<ChangedKey>(&mut record);
             let map = |changed: &ChangedKey| BOUNDED.get(usize::try_from(changed.map).ok()?);
             if let Some((changed, map)) = changed.and_then(|changed| Some((changed, map(changed)?)))
             {
                 visit(map, changed.key);
             }
-        }
+        });
     }
 
     /// Whether operations of io_uring are followed that the kernel cannot always distinguish.

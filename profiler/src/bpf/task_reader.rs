@@ -9,7 +9,7 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{Array, HashMap, MapData, MapError, RingBuf},
+    maps::{Array, HashMap, MapData, MapError},
     programs::{Iter, ProgramFd},
 };
 use profiler_ebpf::{
@@ -28,6 +28,7 @@ use super::{
     object::{array, hash_map, program, ring_buffer},
     pod::split,
     records::{Event, Record, event, records},
+    ring_buffer::RingBuffer,
 };
 use crate::support::clock::monotonic_ns;
 
@@ -45,8 +46,8 @@ pub struct TaskReader {
     roots: HashMap<MapData, u32, u64>,
     cgroups: HashMap<MapData, u64, u32>,
     processes: HashMap<MapData, u32, ProcessEntry>,
-    events: RingBuf<MapData>,
-    active: RingBuf<MapData>,
+    events: RingBuffer,
+    active: RingBuffer,
     state: Control,
     iterators: Vec<(&'static str, ProgramFd)>,
     /// The records of the last reading.
@@ -298,9 +299,8 @@ impl TaskReader {
     /// The processes that were listed since the last call; `None` if some could not be.
     fn take_active(&mut self) -> Result<Option<Vec<u32>>, BpfError> {
         let mut active = Vec::new();
-        while let Some(item) = self.active.next() {
-            active.extend(split::<u32>(&mut &item[..]));
-        }
+        self.active
+            .drain(|mut pid| active.extend(split::<u32>(&mut pid)));
         let unlisted = self.counters()?.unlisted_active;
         let are_all = mem::replace(&mut self.unlisted_active, unlisted) == unlisted;
         Ok(are_all.then_some(active))
@@ -348,12 +348,10 @@ impl TaskReader {
     /// When the tasks cannot be read.
     pub fn drain(&mut self, events: &mut Vec<Event>) -> Result<(), BpfError> {
         let mut has_moved = false;
-        while let Some(item) = self.events.next() {
-            match event(&item) {
-                Some(Event::CgroupMove) => has_moved = true,
-                event => events.extend(event),
-            }
-        }
+        self.events.drain(|record| match event(record) {
+            Some(Event::CgroupMove) => has_moved = true,
+            event => events.extend(event),
+        });
         if has_moved {
             self.mark()?;
         }

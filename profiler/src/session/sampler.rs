@@ -30,13 +30,16 @@ use crate::{
     sources::{Source, SourceSpec, TickContext},
     support::{
         clock::{Clock, Tick, monotonic_ns, thread_cpu_ns},
-        own_cost,
+        heap, own_cost,
         self_metrics::{Component, SelfMetrics},
         timekeeping::Timekeeping,
     },
     tasks::{Moment, TaskTable},
     warning,
 };
+
+/// Samples after which what the start has needed is free: rows, names and details of all processes.
+const SETTLED: u64 = 2;
 
 /// An open source, and whether an error of it was reported.
 pub type Opened = (&'static SourceSpec, Box<dyn Source>, bool);
@@ -185,6 +188,9 @@ impl Sampler {
         debug!("sample {}: {rows} rows in {us} µs", tick.number);
         self.write(&tick, batches);
         self.ticks.taken += u64::from(self.ticks.number != 0);
+        if self.ticks.taken == SETTLED {
+            heap::trim();
+        }
         self.ticks.busy_ns += monotonic_ns() - began;
         self.tick_cpu_ns = thread_cpu_ns() - began_cpu;
     }

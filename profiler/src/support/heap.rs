@@ -35,3 +35,14 @@ pub fn trim() {
         libc::malloc_trim(0);
     }
 }
+
+/// Empties a vector that each sample fills. Its space is kept if this sample and the one before, with
+/// `before` values, have needed a quarter of it.
+pub fn empty<T>(values: &mut Vec<T>, before: &mut usize) {
+    let previous = std::mem::replace(before, values.len());
+    let needed = values.len().min(previous);
+    values.clear();
+    if values.capacity() > 4 * needed {
+        values.shrink_to(2 * needed);
+    }
+}

@@ -72,6 +72,7 @@ use crate::{
     support::{
         cache::Cache,
         clock::{Clock, Tick},
+        heap,
     },
 };
 
@@ -121,6 +122,8 @@ pub struct TaskTable {
     /// Ancestry of the processes.
     pub process_tree: ProcessTree,
     deferred_rows: HashMap<boundary_rows::RowKey, Row>,
+    /// Number of rows of the sample before.
+    rows_before: usize,
     /// Whether processes have [deferred rows](Process::deferred_ns).
     any_deferred: bool,
     processes: Processes,
@@ -203,6 +206,7 @@ impl TaskTable {
             clock,
             process_tree: ProcessTree::default(),
             deferred_rows: HashMap::new(),
+            rows_before: 0,
             any_deferred: false,
             touched: Vec::new(),
             ended: Vec::new(),
@@ -346,7 +350,7 @@ impl TaskTable {
             self.processes.remove(id);
         }
         self.touched.clear();
-        self.rows.clear();
+        heap::empty(&mut self.rows, &mut self.rows_before);
         self.epochs += 1;
     }
 

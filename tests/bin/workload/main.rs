@@ -14,6 +14,7 @@
 //! | `workload cpu MS …` | this much CPU time, however busy the machine is |
 //! | `workload lock THREADS MILLISECONDS` | threads that hold one lock in turn (`bounds.rs`) |
 //! | `workload sweep BYTES MILLISECONDS` | writes to all pages of a memory, again and again |
+//! | `workload blocks DISK BATCHES` | 32 asynchronous reads of a disk at a time, this many times |
 //! | `workload fsync DIRECTORY MILLISECONDS` | writes of one block, each followed by fsync |
 //! | `workload spin ROUNDS` | a known number of instructions (`spin.rs`) |
 
@@ -51,7 +52,10 @@ fn main() -> ExitCode {
     match words[..] {
         ["files", operation, directory, calls] => files::main(operation, directory, calls),
         ["aio", disk, milliseconds] => {
-            files::aio::read_disk(disk, milliseconds.parse().expect("a number"));
+            files::aio::read_randomly(disk, milliseconds.parse().expect("a number"));
+        }
+        ["blocks", disk, batches] => {
+            files::aio::read_every_other(disk, batches.parse().expect("a number"));
         }
         ["spin", rounds] => {
             spin::spin(rounds.parse().expect("a number"));

@@ -22,7 +22,7 @@ mod workloads;
 use anyhow::Result;
 use clap::Subcommand;
 
-pub use self::overhead::check_cpu;
+pub use self::overhead::check_cost;
 use crate::workspace::Workspace;
 
 /// `cargo xtask bench`

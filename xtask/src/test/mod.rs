@@ -459,7 +459,7 @@ impl Tier {
             Self::Msrv => return msrv::run(workspace),
             Self::E2e => return rust::end_to_end(workspace, selection),
             Self::Long => return rust::long(workspace, selection),
-            Self::Cost => return bench::check_cpu(workspace),
+            Self::Cost => return bench::check_cost(workspace),
             Self::Kernels => return vm::test(workspace, filter),
             Self::Devices => return vm::devices(workspace, filter),
             Self::Counters if has_counters() => return rust::counters(workspace, selection),

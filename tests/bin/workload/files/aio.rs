@@ -77,8 +77,28 @@ pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32) {
     directory.remove();
 }
 
-/// Reads blocks of a disk in random order, without the page cache, for this time.
-pub fn read_disk(disk: &str, milliseconds: u64) {
+/// Reads blocks of a disk in random order, for this time.
+pub fn read_randomly(disk: &str, milliseconds: u64) {
+    let end = Instant::now() + Duration::from_millis(milliseconds);
+    let mut random = 1_u64;
+    let blocks = std::iter::repeat_with(|| {
+        // Of the MMIX computer.
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        random >> 33
+    });
+    read_disk(disk, blocks, |_| Instant::now() < end);
+}
+
+/// Reads every other block of a disk, so that the kernel does not merge the requests, in this many
+/// batches of 32.
+pub fn read_every_other(disk: &str, batches: u64) {
+    read_disk(disk, (0..).step_by(2), |batch| batch < batches);
+}
+
+/// Reads blocks in batches, without the page cache, while there is a next batch.
+fn read_disk(disk: &str, mut order: impl Iterator<Item = u64>, has_next: impl Fn(u64) -> bool) {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_DIRECT);
     let disk = options.open(disk).expect("a disk");
@@ -87,24 +107,18 @@ pub fn read_disk(disk: &str, milliseconds: u64) {
     let mut context = 0_u64;
     let made = call!(syscall(libc::SYS_io_setup, BATCH, &raw mut context));
     assert_eq!(made, 0);
-    let end = Instant::now() + Duration::from_millis(milliseconds);
-    let mut random = 1_u64;
-    while Instant::now() < end {
-        let iocbs: Vec<Iocb> = (0..BATCH)
-            .map(|index| {
-                // Of the MMIX computer.
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
-                let block = (random >> 33) % blocks;
-                Iocb {
-                    opcode: READ,
-                    fd: disk.as_raw_fd().cast_unsigned(),
-                    buffer: memory[index * BLOCK..].as_mut_ptr() as u64,
-                    bytes: BLOCK as u64,
-                    offset: (block * BLOCK as u64).cast_signed(),
-                    ..Iocb::default()
-                }
+    for _ in (0..).take_while(|batch| has_next(*batch)) {
+        let iocbs: Vec<Iocb> = order
+            .by_ref()
+            .take(BATCH)
+            .enumerate()
+            .map(|(index, block)| Iocb {
+                opcode: READ,
+                fd: disk.as_raw_fd().cast_unsigned(),
+                buffer: memory[index * BLOCK..].as_mut_ptr() as u64,
+                bytes: BLOCK as u64,
+                offset: (block % blocks * BLOCK as u64).cast_signed(),
+                ..Iocb::default()
             })
             .collect();
         let results = submit(context, &iocbs);
