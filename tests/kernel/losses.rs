@@ -1,6 +1,6 @@
 //! Full maps: existing entries remain correct, and every loss is counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::{
     mounts::{LoopDevice, Mounted, directory},
@@ -115,6 +115,32 @@ fn full_ring_buffer_drops_are_counted() {
             assert_eq!(unique, (0..=CHILDREN).collect::<Vec<_>>());
         }
     }
+}
+
+/// A record that crosses the end of the ring buffer is read in one piece: here, one of each process.
+#[test]
+fn events_are_whole_at_the_end_of_the_ring_buffer() {
+    const CHILDREN: usize = 100;
+    let zeros = "0".repeat(300);
+    let script = format!("for i in $(seq {CHILDREN}); do sleep 0.03 0.{zeros}$i; done; exit 0");
+    let finished = Profiler::new()
+        .args(["-i", "10ms", "--source", "process,overhead"])
+        .args(["--map-entries", "EVENTS=4096"])
+        .command(&["sh", "-c", &script])
+        .finish();
+    let rows = finished.dataset().table("process");
+    let lines = rows.iter().filter_map(|row| row.text("cmdline"));
+    let found: BTreeSet<&str> = lines.filter(|line| line.starts_with("sleep ")).collect();
+    let lines: Vec<String> = (1..=CHILDREN)
+        .map(|child| format!("sleep 0.03 0.{zeros}{child}"))
+        .collect();
+    let expected: BTreeSet<&str> = lines.iter().map(String::as_str).collect();
+    let wrong: Vec<_> = found.difference(&expected).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let missing = expected.len() - found.len();
+    let lost = lost(&finished, "EVENTS");
+    assert!(missing as u64 <= lost, "{missing} missing, {lost} lost");
+    assert!(!found.is_empty());
 }
 
 /// A process without an entry is not followed and counted as lost; the others are recorded.
