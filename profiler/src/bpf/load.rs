@@ -303,8 +303,8 @@ fn processes_max(host: &Host) -> u32 {
         .clamp(4096, 1 << 18)
 }
 
-/// Bytes of the ring buffer of events. A CPU that does nothing but start short programs sends some 6 MB
-/// per second.
+/// Bytes of the ring buffer of events. A process that starts, runs a program and ends needs 2 kB: each CPU can
+/// start 500 of them until the profiler is woken, and as many until events are lost.
 fn events_size(host: &Host) -> u32 {
     const MAX: usize = 16 << 20;
     let size = (host.possible_cpus * EVENTS_MIN).next_power_of_two();

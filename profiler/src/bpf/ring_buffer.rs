@@ -5,6 +5,7 @@
 //! record needs: all of it would count twice in the profiler's resident memory.
 
 use std::{
+    ffi::c_void,
     io,
     os::fd::{AsFd, BorrowedFd},
     ptr,
@@ -75,7 +76,7 @@ impl RingBuffer {
         while position != end {
             let offset = data + position % self.size;
             // SAFETY: inside the mapping, and aligned as all positions are.
-            let header = unsafe { &*self.producer.address.add(offset).cast::<AtomicU32>() };
+            let header = unsafe { &*self.producer.address.byte_add(offset).cast::<AtomicU32>() };
             let state = header.load(Ordering::Acquire);
             if state & BUSY != 0 {
                 break;
@@ -83,13 +84,13 @@ impl RingBuffer {
             let length = (state & !DISCARDED) as usize;
             assert!(
                 offset + HEADER + length <= self.producer.length,
-                "longer than RECORD_MAX"
+                "a record longer than {RECORD_MAX} bytes"
             );
             if state & DISCARDED == 0 {
                 // SAFETY: inside the mapping; written, and not overwritten before its space is freed.
                 visit(unsafe {
-                    let record = self.producer.address.add(offset + HEADER);
-                    std::slice::from_raw_parts(record, length)
+                    let record = self.producer.address.byte_add(offset + HEADER);
+                    std::slice::from_raw_parts(record.cast(), length)
                 });
             }
             position = position.wrapping_add((HEADER + length).next_multiple_of(HEADER));
@@ -106,7 +107,7 @@ impl AsFd for RingBuffer {
 
 /// Shared memory of a map.
 struct Mapping {
-    address: *mut u8,
+    address: *mut c_void,
     length: usize,
 }
 
@@ -131,16 +132,13 @@ impl Mapping {
                 offset as u64,
             )
         }?;
-        Ok(Self {
-            address: address.cast(),
-            length,
-        })
+        Ok(Self { address, length })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: no reference into the mapping is left.
-        let _ = unsafe { munmap(self.address.cast(), self.length) };
+        let _ = unsafe { munmap(self.address, self.length) };
     }
 }
