@@ -7,6 +7,8 @@ use std::{
     process::ExitCode,
 };
 
+#[path = "build/compression.rs"]
+mod compression;
 #[path = "build/source_hash.rs"]
 mod source_hash;
 
@@ -49,8 +51,10 @@ fn run() -> Result<(), String> {
         packaged(&package)?
     };
     println!("cargo::rerun-if-changed={}", object.path.display());
-    fs::copy(&object.path, out.join("profiler.bpf.o"))
-        .map_err(|error| format!("copying {}: {error}", object.path.display()))?;
+    let failed = |error| format!("{}: {error}", object.path.display());
+    let programs = fs::read(&object.path).map_err(failed)?;
+    let compressed = compression::compress(&programs).map_err(failed)?;
+    fs::write(out.join("profiler.bpf.o.z"), compressed).map_err(failed)?;
     version(object);
     Ok(())
 }

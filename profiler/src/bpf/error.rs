@@ -33,6 +33,9 @@ pub enum BpfError {
     /// The object cannot be parsed, or a map cannot be created.
     #[error("loading the BPF object")]
     Object(#[source] EbpfError),
+    /// The program file does not have the object as it was built.
+    #[error("the BPF object in the program file is damaged")]
+    Damaged(#[source] io::Error),
     /// The object does not contain a program.
     #[error("the BPF object has no program `{0}`")]
     NoProgram(&'static str),

@@ -1,6 +1,9 @@
 //! Loading the BPF object: settings, constants of the running kernel, and sizes of maps.
 
+use std::io::Read as _;
+
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use flate2::read::ZlibDecoder;
 use profiler_ebpf::{
     config::{self, Config},
     maps::{EVENTS_MIN, Events, Named, Processes, Requests},
@@ -14,8 +17,8 @@ use super::{
 };
 use crate::host::Host;
 
-/// The BPF object, built by `cargo xtask build`.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
+/// The BPF object, built by `cargo xtask build`, as zlib has compressed it.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/profiler.bpf.o.z"));
 
 /// Variable with helpers of the kernel that are not used, as on kernels without them.
 const UNUSED_HELPERS: &str = "PROFILER_UNUSED_HELPERS";
@@ -91,6 +94,8 @@ pub struct Plan {
     pub of_sources: Vec<Requested>,
     /// The types of all hooks, for aya: BTF.
     pub types: Vec<u8>,
+    /// The BPF object.
+    pub object: Vec<u8>,
 }
 
 impl Plan {
@@ -126,8 +131,16 @@ impl Plan {
             of_states,
             of_sources,
             types,
+            object: object()?,
         })
     }
+}
+
+/// The BPF object, decompressed.
+fn object() -> Result<Vec<u8>, BpfError> {
+    let mut object = Vec::new();
+    let read = ZlibDecoder::new(OBJECT).read_to_end(&mut object);
+    read.map(|_| object).map_err(BpfError::Damaged)
 }
 
 /// Loads the object, which creates the maps.
@@ -157,7 +170,7 @@ pub fn load_object<'a>(
     for (map, entries) in &settings.map_entries {
         loader.map_max_entries(map, *entries);
     }
-    loader.load(OBJECT).map_err(BpfError::Object)
+    loader.load(&plan.object).map_err(BpfError::Object)
 }
 
 /// Whether wakeups are observed: on request, and if the scheduler does not note the times of each

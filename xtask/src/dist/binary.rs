@@ -10,8 +10,12 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use memchr::memmem;
 
+use self::compression::compress;
 use super::Source;
 use crate::{apt, arch::Arch, bpf, cross, python, shell, toolchain, workspace::Workspace};
+
+#[path = "../../../profiler/build/compression.rs"]
+mod compression;
 
 /// The oldest C library on which the program runs: that of RHEL 8 and Debian 10.
 const GLIBC: &str = "2.28";
@@ -118,12 +122,14 @@ fn compile(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) -> R
     let step = format!("building the program for {triple} (minutes)");
     shell::run_slowly(cargo.arg("--quiet"), &step)?;
     let built = directory.join(&triple).join(PROFILE).join("profiler");
-    let program = read(&built)?;
-    if let Some(path) = workspace.path_within(&program) {
-        bail!("{} has the path {}", built.display(), path.display());
+    let (program, programs) = (read(&built)?, read(&object)?);
+    for bytes in [&program, &programs] {
+        if let Some(path) = workspace.path_within(bytes) {
+            bail!("{} has the path {}", built.display(), path.display());
+        }
     }
     ensure!(
-        memmem::find(&program, &read(&object)?).is_some(),
+        memmem::find(&program, &compress(&programs)?).is_some(),
         "{} does not have the BPF programs of {}",
         built.display(),
         object.display()
