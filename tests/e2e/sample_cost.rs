@@ -82,6 +82,8 @@ fn sleeping_processes_cost_nothing() {
         &write,
         &format!("--dump-before={PER_SAMPLE}"),
         &format!("--callgrind-out-file={}", files.display()),
+        // It warns of system calls that it does not know, for each process, and nothing reads stderr meanwhile.
+        &format!("--log-file={}", directory.path().join("log").display()),
     ];
     let mut parent = parent();
     let run = Profiler::wrapped_in(&wrapper)
