@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,73 @@ def test_figures_are_those_of_the_program(example: Reader) -> None:
     expected = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["runs"][0]
     assert example.summary() == expected and example.summaries() == [expected]
     assert 0.3 <= expected["total"]["cpu_s"] < 2
+
+
+def test_sparse_runs_have_the_figures_of_full_ones(tmp_path: Path) -> None:
+    """Two profilers record the same processes, most of which sleep."""
+    script = "echo started; read begin; for n in 1 2 3; do :; done; echo did; read end"
+    processes = []
+    for _ in range(4):
+        process = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin and process.stdout and process.stdout.readline() == b"started\n"
+        processes.append((process, process.stdin, process.stdout))
+    targets = [argument for process, _, _ in processes for argument in ("--pid", str(process.pid))]
+    profilers = []
+    for sparse in ("on", "off"):
+        command = [str(BINARY), "run", "-q", "-i", "50ms", "--checkpoint", "200ms", "--out", str(tmp_path)]
+        options = ["--sparse", sparse, "--run-id", sparse, *targets]
+        profilers.append(subprocess.Popen([*command, *options]))
+
+    def sampled(times: int) -> None:
+        """Waits for that many more samples of both."""
+        wanted: dict[str, int] = {}
+        while len(wanted) < 2 or any(samples(name) < count for name, count in wanted.items()):
+            wanted.update({name: samples(name) + times for name in ("on", "off") if name not in wanted})
+            time.sleep(0.05)
+
+    def samples(name: str) -> int:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return len(profiler.open(tmp_path / name).system)
+        except profiler.Error:
+            return 0
+
+    sampled(5)
+    _, stdin, stdout = processes[0]
+    stdin.write(b"\n")
+    stdin.flush()
+    assert stdout.readline() == b"did\n"
+    sampled(5)
+    for process, stdin, _ in processes:
+        stdin.close()
+        process.wait()
+    for one in profilers:
+        assert one.wait() == 0
+    sparse, full = (profiler.open(tmp_path / name) for name in ("on", "off"))
+    assert len(sparse.usage) < len(full.usage) / 2
+    assert len(full["usage_filled"].df()) == len(full.usage)
+    memory = "SELECT ts, sum(rss)::UBIGINT AS rss, count(*) AS n FROM usage_filled GROUP BY ts"
+    for reader in (sparse, full):
+        found = reader.sql(f"SELECT n, target_rss_sum IS NOT DISTINCT FROM rss FROM timeline JOIN ({memory}) USING (ts) ORDER BY ts")
+        numbers, are_sums = zip(*found.fetchall())
+        assert numbers[0] == 4 and all(are_sums)
+        exported = tmp_path / "usage.csv"
+        reader.export("csv", str(exported), table="usage", force=True)
+        assert len(exported.read_text().splitlines()) == 1 + len(reader["usage_filled"].df())
+    per_process = (
+        "SELECT pid, max(rss), sum(user_ns)::UBIGINT, sum(system_ns)::UBIGINT, sum(minor_faults)::UBIGINT"
+        " FROM usage_filled GROUP BY pid ORDER BY pid"
+    )
+    assert sparse.sql(per_process).fetchall() == full.sql(per_process).fetchall()
+    on_cpu = [reader.processes().set_index("pid")["oncpu_s"].to_dict() for reader in (sparse, full)]
+    assert on_cpu[0] == pytest.approx(on_cpu[1], rel=1e-9)
+    both = profiler.open([tmp_path / "on", tmp_path / "off"])
+    counts = both.sql("SELECT run, count(*) FROM usage_filled GROUP BY run ORDER BY run").fetchall()
+    assert counts == [("off", len(full.usage)), ("on", len(sparse["usage_filled"].df()))]
+    for name in ("processes", "peak_rss_bytes", "max_process_rss_bytes", "minor_faults"):
+        first, second = (summary["total"][name] for summary in both.summaries())
+        assert first == second, name
 
 
 def test_losses_are_reported(tmp_path: Path) -> None:

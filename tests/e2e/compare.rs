@@ -74,7 +74,7 @@ fn summaries(runs: &[&PathBuf]) -> Vec<Value> {
 }
 
 /// A figure of a comparison.
-fn figure<'a>(document: &'a Value, name: &str) -> &'a Value {
+pub fn figure<'a>(document: &'a Value, name: &str) -> &'a Value {
     let figures = document["figures"].as_array().expect("figures");
     let named = figures.iter().find(|figure| figure["name"] == name);
     named.unwrap_or_else(|| panic!("no {name}: {document}"))

@@ -10,7 +10,7 @@ use e2e::{
     writer::Writer,
 };
 
-use super::report::assert_plots_equal_their_sql;
+use super::{compare, report::assert_plots_equal_their_sql};
 
 const PROCESSES: usize = 8;
 const ROUNDS: u64 = 5;
@@ -96,13 +96,18 @@ fn figures_are_those_of_a_full_recording() {
         assert!(numbers.is_sorted_by(|a, b| a > b), "{numbers:?}");
     }
     let [sparse, full] = data.each_ref().map(|data| data.summary()["total"].clone());
+    let [a, b] = data.each_ref().map(|data| data.path().to_owned());
+    let compared = compare::document(&[&a], &[&b]);
     for name in EXACT {
         let [sparse, full] = [&sparse, &full].map(|total| total[name].as_f64().expect(name));
         // Sums of numbers of seconds depend on their order.
-        assert!(
-            (sparse - full).abs() <= 1e-9 * full,
-            "{name}: {sparse} {full}"
-        );
+        let is_same = |value: f64| (value - full).abs() <= 1e-9 * full;
+        assert!(is_same(sparse), "{name}: {sparse} {full}");
+        let figure = compare::figure(&compared, name);
+        for side in ["a", "b"] {
+            let value = figure[side]["value"].as_f64();
+            assert!(value.is_some_and(is_same), "{figure} {full}");
+        }
     }
     let run = data[0].path().to_str().expect("UTF-8");
     assert_plots_equal_their_sql(run, &["memory", "thread-time"]);

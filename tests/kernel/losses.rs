@@ -60,7 +60,8 @@ fn lost(finished: &Finished, map: &str) -> u64 {
     });
     assert!(!rows.is_empty(), "no map {map}");
     let lost = sum(&rows, "dropped");
-    let message = format!("profiler: {lost} operations lost: map {map} was full");
+    let operations = if lost == 1 { "operation" } else { "operations" };
+    let message = format!("profiler: {lost} {operations} lost: map {map} was full");
     let lines = finished.stderr.lines();
     let named: Vec<_> = lines.filter(|line| line.contains(" lost: map ")).collect();
     let expected: &[&str] = if lost == 0 { &[] } else { &[&message] };

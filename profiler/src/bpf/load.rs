@@ -136,7 +136,7 @@ impl Plan {
     }
 }
 
-/// The BPF object, decompressed.
+/// The BPF object, decompressed. Its parser needs 8-byte alignment, which allocations of this size have.
 fn object() -> Result<Vec<u8>, BpfError> {
     let mut object = Vec::new();
     let read = ZlibDecoder::new(OBJECT).read_to_end(&mut object);

@@ -5,19 +5,16 @@
 //! record needs: all of it would count twice in the profiler's resident memory.
 
 use std::{
-    ffi::c_void,
     io,
     os::fd::{AsFd, BorrowedFd},
-    ptr,
     sync::atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 
 use aya::maps::{MapData, MapError};
 use profiler_ebpf::maps::RECORD_MAX;
-use rustix::{
-    mm::{MapFlags, ProtFlags, mmap, munmap},
-    param::page_size,
-};
+use rustix::{mm::ProtFlags, param::page_size};
+
+use crate::support::shared_memory::SharedMemory;
 
 /// `BPF_RINGBUF_BUSY_BIT`: the record is being written.
 const BUSY: u32 = 1 << 31;
@@ -30,9 +27,9 @@ const HEADER: usize = 8;
 pub struct RingBuffer {
     map: MapData,
     /// The page with the position up to which records are read.
-    consumer: Mapping,
+    consumer: SharedMemory,
     /// The page with the position up to which records are reserved, then the data.
-    producer: Mapping,
+    producer: SharedMemory,
     /// Bytes of data, a power of two.
     size: usize,
 }
@@ -47,9 +44,12 @@ impl RingBuffer {
         let size = map.info()?.max_entries() as usize;
         let page = page_size();
         let fd = map.fd().as_fd();
-        let consumer = Mapping::new(fd, 0, page, ProtFlags::READ | ProtFlags::WRITE)?;
+        let map_pages = |offset, length, access| {
+            SharedMemory::map(fd, offset, length, access).map_err(io::Error::from)
+        };
+        let consumer = map_pages(0, page, ProtFlags::READ | ProtFlags::WRITE)?;
         let repeated = (HEADER + RECORD_MAX).next_multiple_of(page).min(size);
-        let producer = Mapping::new(fd, page, page + size + repeated, ProtFlags::READ)?;
+        let producer = map_pages(page, page + size + repeated, ProtFlags::READ)?;
         Ok(Self {
             map,
             consumer,
@@ -65,8 +65,8 @@ impl RingBuffer {
         // SAFETY: both are at the start of their page, and only accessed as atomic words.
         let (consumed, produced) = unsafe {
             (
-                &*self.consumer.address.cast::<AtomicUsize>(),
-                &*self.producer.address.cast::<AtomicUsize>(),
+                &*self.consumer.start::<AtomicUsize>(),
+                &*self.producer.start::<AtomicUsize>(),
             )
         };
         // The kernel reads this position, and only this function writes it.
@@ -76,21 +76,21 @@ impl RingBuffer {
         while position != end {
             let offset = data + position % self.size;
             // SAFETY: inside the mapping, and aligned as all positions are.
-            let header = unsafe { &*self.producer.address.byte_add(offset).cast::<AtomicU32>() };
+            let header = unsafe { &*self.producer.start::<AtomicU32>().byte_add(offset) };
             let state = header.load(Ordering::Acquire);
             if state & BUSY != 0 {
                 break;
             }
             let length = (state & !DISCARDED) as usize;
             assert!(
-                offset + HEADER + length <= self.producer.length,
+                offset + HEADER + length <= self.producer.length(),
                 "a record longer than {RECORD_MAX} bytes"
             );
             if state & DISCARDED == 0 {
                 // SAFETY: inside the mapping; written, and not overwritten before its space is freed.
                 visit(unsafe {
-                    let record = self.producer.address.byte_add(offset + HEADER);
-                    std::slice::from_raw_parts(record.cast(), length)
+                    let record = self.producer.start::<u8>().byte_add(offset + HEADER);
+                    std::slice::from_raw_parts(record, length)
                 });
             }
             position = position.wrapping_add((HEADER + length).next_multiple_of(HEADER));
@@ -102,43 +102,5 @@ impl RingBuffer {
 impl AsFd for RingBuffer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.fd().as_fd()
-    }
-}
-
-/// Shared memory of a map.
-struct Mapping {
-    address: *mut c_void,
-    length: usize,
-}
-
-// SAFETY: the address is valid in all threads, and only its owner uses it.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn new(
-        fd: BorrowedFd<'_>,
-        offset: usize,
-        length: usize,
-        access: ProtFlags,
-    ) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = unsafe {
-            mmap(
-                ptr::null_mut(),
-                length,
-                access,
-                MapFlags::SHARED,
-                fd,
-                offset as u64,
-            )
-        }?;
-        Ok(Self { address, length })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: no reference into the mapping is left.
-        let _ = unsafe { munmap(self.address, self.length) };
     }
 }

@@ -20,6 +20,7 @@ pub mod resource_limits;
 pub mod runtime_directory;
 pub mod self_metrics;
 pub mod service_manager;
+pub mod shared_memory;
 pub mod signals;
 mod time_namespace;
 pub mod timekeeping;

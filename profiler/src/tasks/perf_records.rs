@@ -11,7 +11,6 @@
 use std::{
     io,
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
-    ptr,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -23,13 +22,9 @@ use perf_event_open_sys::{
     },
     ioctls, perf_event_open,
 };
-use rustix::{
-    event::epoll,
-    io::Errno,
-    mm::{MapFlags, ProtFlags, mmap, munmap},
-};
+use rustix::{event::epoll, io::Errno, mm::ProtFlags};
 
-use crate::support::resource_limits;
+use crate::support::{resource_limits, shared_memory::SharedMemory};
 
 /// Pages of a ring buffer, a power of two: 6,500 records of 40 bytes. All buffers of a user
 /// together may have `kernel.perf_event_mlock_kb` (516 KiB) for each CPU.
@@ -189,12 +184,8 @@ struct Ring {
     /// Belongs to no followed thread, so that it outlives them all.
     event: OwnedFd,
     cpu: i32,
-    metadata: *mut perf_event_mmap_page,
-    length: usize,
+    pages: SharedMemory,
 }
-
-// SAFETY: the mapping belongs to the ring alone.
-unsafe impl Send for Ring {}
 
 /// Values of `pid` and `cpu` for perf_event_open(2).
 const ALL_TASKS: i32 = -1;
@@ -234,38 +225,24 @@ impl Ring {
     fn open(pid: i32, cpu: i32, pages: usize) -> io::Result<Self> {
         let event = open_event(Kind::Buffer { pages }, pid, cpu)?;
         let page = rustix::param::page_size();
-        let length = (1 + pages) * page;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let metadata = unsafe {
-            mmap(
-                ptr::null_mut(),
-                length,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &event,
-                0,
-            )
-            .map_err(of_mapping)?
-        };
-        Ok(Self {
-            event,
-            cpu,
-            metadata: metadata.cast(),
-            length,
-        })
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let pages = SharedMemory::map(&event, 0, (1 + pages) * page, access);
+        let pages = pages.map_err(of_mapping)?;
+        Ok(Self { event, cpu, pages })
     }
 
     /// Adds all records to `records`; returns the number of lost ones.
     fn drain(&mut self, records: &mut Vec<(u64, TaskRecord)>) -> u64 {
         let page = rustix::param::page_size();
-        let size = self.length - page;
+        let size = self.pages.length() - page;
+        let metadata = self.pages.start::<perf_event_mmap_page>();
         // The words count all bytes ever written.
         let offset = |word: u64| usize::try_from(word % size as u64).unwrap_or(0);
         // SAFETY: inside the mapping; the kernel writes `data_head`, only this function `data_tail`.
         let (head, tail_word, data) = unsafe {
-            let head = &*(&raw const (*self.metadata).data_head).cast::<AtomicU64>();
-            let tail = &*(&raw const (*self.metadata).data_tail).cast::<AtomicU64>();
-            (head, tail, self.metadata.cast::<u8>().add(page))
+            let head = &*(&raw const (*metadata).data_head).cast::<AtomicU64>();
+            let tail = &*(&raw const (*metadata).data_tail).cast::<AtomicU64>();
+            (head, tail, metadata.cast::<u8>().add(page))
         };
         let end = head.load(Ordering::Acquire);
         let mut tail = tail_word.load(Ordering::Relaxed);
@@ -295,13 +272,6 @@ impl Ring {
         }
         tail_word.store(end, Ordering::Release);
         lost
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of this ring, to which no reference is left.
-        let _ = unsafe { munmap(self.metadata.cast(), self.length) };
     }
 }
 
@@ -434,7 +404,7 @@ mod tests {
         unsafe {
             libc::wait4(
                 child.id().cast_signed(),
-                ptr::null_mut(),
+                std::ptr::null_mut(),
                 0,
                 usage.as_mut_ptr(),
             )

@@ -34,17 +34,18 @@ struct OnLastCpu {
 
 impl OnLastCpu {
     fn asleep() -> Self {
-        let cpu = cpus().pop().expect("a CPU");
+        let mut others = cpus();
+        let cpu = others.pop().expect("a CPU");
         let process = on_cpus(&[cpu], || WorkloadDriver::new(WORKLOAD, 0));
-        let run = Profiler::new()
-            .args([
-                "-i",
-                "20ms",
-                "--node",
-                "--source",
-                "process,sched,system,overhead",
-            ])
-            .start();
+        let profiler = Profiler::new().args([
+            "-i",
+            "20ms",
+            "--node",
+            "--source",
+            "process,sched,system,overhead",
+        ]);
+        // Behind a real-time process, the profiler itself would wait.
+        let run = on_cpus(&others, || profiler.start());
         let asleep = Self { run, cpu, process };
         asleep.wait_for_samples();
         asleep
@@ -99,7 +100,7 @@ fn computation_after_sleep_is_in_the_samples_in_which_it_lasts() {
     let mut computing = OnLastCpu::asleep();
     // It does not leave the CPU.
     make_realtime(computing.process.pid());
-    computing.process.send("spin 200000000");
+    computing.process.send("spin 1000000000");
     computing.wait_for_samples();
     computing.process.wait_idle();
     let (rows, _) = computing.finish();

@@ -85,7 +85,8 @@ enum Tier {
     E2e,
     /// The end-to-end tests that take longest; requirements of `e2e`
     Long,
-    /// CPU time of the profiler beside 100 to 10,000 processes, compared with its goals; requires root and BTF
+    /// CPU time and memory of the profiler beside 100 to 10,000 processes, compared with their goals;
+    /// requires root and BTF
     Cost,
     /// Other kernels in virtual machines; requires QEMU and Debian's packages
     Kernels,
