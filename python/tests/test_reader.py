@@ -218,9 +218,9 @@ def test_sparse_runs_have_the_figures_of_full_ones(tmp_path: Path) -> None:
         processes.append((process, process.stdin, process.stdout))
     targets = [argument for process, _, _ in processes for argument in ("--pid", str(process.pid))]
     profilers = []
-    for sparse in ("on", "off"):
+    for switch in ("on", "off"):
         command = [str(BINARY), "run", "-q", "-i", "50ms", "--checkpoint", "200ms", "--out", str(tmp_path)]
-        options = ["--sparse", sparse, "--run-id", sparse, *targets]
+        options = ["--sparse", switch, "--run-id", switch, *targets]
         profilers.append(subprocess.Popen([*command, *options]))
 
     def sampled(times: int) -> None:

@@ -256,8 +256,9 @@ fn properties(schema: &Schema, layout: Layout<'_>) -> Result<WriterProperties, P
         .set_max_row_group_row_count(None)
         .set_key_value_metadata(Some(metadata))
         .set_sorting_columns(Some(sorted_by).filter(|columns| !columns.is_empty()));
+    let of_processes = schema.index_of("tid").is_ok();
     for field in schema.fields() {
-        if let Some((encoding, dictionary)) = encoding(field) {
+        if let Some((encoding, dictionary)) = encoding(field, of_processes) {
             let column = ColumnPath::from(field.name().as_str());
             // With a dictionary, this encoding is used when the dictionary exceeds its limit.
             properties = properties
@@ -276,19 +277,27 @@ fn properties(schema: &Schema, layout: Layout<'_>) -> Result<WriterProperties, P
 
 /// Encoding of a column, and whether a dictionary is tried first; `None` for the default.
 ///
-/// Counters are mostly zero, which a dictionary stores best. Gauges, identities and times change
-/// little from row to row, so their differences are stored.
-fn encoding(field: &Arc<Field>) -> Option<(Encoding, bool)> {
+/// In one row per sample, counters are mostly zero, which a dictionary stores best. Gauges, identities
+/// and times change little from row to row, so their differences are stored.
+///
+/// Rows of the same processes, at each sample, repeat values that are far apart in the column. The
+/// compression finds them in plain values; few of them differ in gauges and numbers of calls.
+fn encoding(field: &Field, of_processes: bool) -> Option<(Encoding, bool)> {
+    let fact = |name: &str| field.metadata().get(name).map_or("", String::as_str);
+    let is = |kind: Kind| fact("kind") == kind.as_str();
     match field.data_type() {
         DataType::Int32
         | DataType::UInt32
         | DataType::Int64
         | DataType::UInt64
-        | DataType::Timestamp(..) => {
-            let kind = field.metadata().get("kind");
-            let counter = kind.is_some_and(|kind| kind == Kind::Counter.as_str());
-            Some((Encoding::DELTA_BINARY_PACKED, counter))
-        }
+        | DataType::Timestamp(..) => Some(match fact("unit") {
+            "ns" | "us" if of_processes => (Encoding::PLAIN, false),
+            "bytes" if of_processes && is(Kind::Counter) => (Encoding::PLAIN, false),
+            _ => {
+                let dictionary = is(Kind::Counter) || of_processes && is(Kind::Gauge);
+                (Encoding::DELTA_BINARY_PACKED, dictionary)
+            }
+        }),
         DataType::Utf8 => Some((Encoding::DELTA_BYTE_ARRAY, true)),
         _ => None,
     }

@@ -1,5 +1,6 @@
 //! Tests of writing and recovery on a real file system.
 
+mod encoding;
 mod recovering;
 mod storing;
 
