@@ -281,7 +281,8 @@ fn properties(schema: &Schema, layout: Layout<'_>) -> Result<WriterProperties, P
 /// and times change little from row to row, so their differences are stored.
 ///
 /// Rows of the same processes, at each sample, repeat values that are far apart in the column. The
-/// compression finds them in plain values; few of them differ in gauges and numbers of calls.
+/// compression finds them in plain values. Gauges and counts have few distinct values, which a
+/// dictionary stores best.
 fn encoding(field: &Field, of_processes: bool) -> Option<(Encoding, bool)> {
     let fact = |name: &str| field.metadata().get(name).map_or("", String::as_str);
     let is = |kind: Kind| fact("kind") == kind.as_str();
